@@ -68,7 +68,7 @@ def reference() -> str:
     for (title, keys), methods in tables.items():
         if len(methods) > 1:
             page += [f"## {title} of {', '.join(f'`{name}`' for name in methods)}", keys]
-    for name, method in METHODS.items():
+    for name, method in METHODS.built_in.items():
         page += [f"## Method `{name}`", method.trainer_class.method.paper]
         for (title, keys), methods in tables.items():
             if methods == [name]:
@@ -89,7 +89,7 @@ def _tables_of_methods(training: Iterable[Row]) -> dict[tuple[str, str], list[st
     """Title and table of the keys that methods add or change -> the methods that have this table."""
     common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(training)}
     methods_of_table: dict[tuple[str, str], list[str]] = {}
-    for name, method in METHODS.items():
+    for name, method in METHODS.built_in.items():
         for section, rows in _sections(method).items():
             changed = [row for row in rows if row not in common.get(section, ())]
             if changed and section not in EVERY:

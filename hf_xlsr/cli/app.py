@@ -14,6 +14,7 @@ from hf_xlsr.cli.verbs import HELP, Verb, add_verb
 from hf_xlsr.utils.console import log_printable, say, warn
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.files import is_full
+from hf_xlsr.utils.plugins import recorded
 
 # Verb -> module whose function or `Typer` has its name, and a summary.
 VERBS: dict[str, tuple[str, str]] = {
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     to a log, which the sentence names; with `HF_XLSR_DEBUG=1` it is raised.
     """
     log_printable(logging.WARNING)
-    with Signals() as signals:
+    with Signals() as signals, recorded():
         try:
             status: int = typer.main.get_command(app)(arguments, prog_name="hf-xlsr", standalone_mode=False) or 0
         except KeyboardInterrupt:

@@ -36,16 +36,8 @@ METRIC = typer.Option(
     help="Metrics of the tables, with commas, or all; by default the headline of each protocol.", show_default=False
 )
 PANEL = "Options of some protocols (--list shows which)"
-FILES = (
-    "pool",
-    "train",
-    "tune",
-    "gold",
-    "tune_gold",
-    "documents",
-    "relevance",
-)  # options of protocols that name files
 PROTOCOL_OPTIONS = [spec for spec in option_specs().values() if spec.name not in FOR_ALL]
+FILES = [spec.name for spec in PROTOCOL_OPTIONS if spec.files]
 
 
 def flag(name: str) -> str:
@@ -68,7 +60,7 @@ def _option_of(spec: OptionSpec) -> tuple[str, Any, Any]:
     return spec.name, Annotated[value_type | None, option], field(default=None)
 
 
-# Protocols declare their options, see `hf_xlsr.evaluation.registry`.
+# Protocols declare their options, see `hf_xlsr.evaluation.protocol`.
 ProtocolOptions: Any = make_dataclass("ProtocolOptions", map(_option_of, PROTOCOL_OPTIONS), kw_only=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -18,10 +18,11 @@ from hf_xlsr.data.languages import language_code, own_weight, scripts_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.hashing import remembered_sha256
+from hf_xlsr.utils.plugins import Registry, is_package, plugin_failures
 
 FASTTEXT = "fasttext:"
-METHODS = ("py3langid", "heliport", f"{FASTTEXT}FILE")
-"""The identifiers that a recipe can name."""
+LETTERS = ("script", "alphabet")
+"""Names of what judges a language by letters, beside identifiers."""
 HELIPORT_LABELS = 60
 """The most probable labels, of 220."""
 HELIPORT_SCALE = 3.0
@@ -84,25 +85,35 @@ class Identifier:
         return frozenset(map(language_code, self.labels))
 
 
-@cache
 def load_identifier(method: str | Callable[[str], Probabilities]) -> Identifier:
-    """The identifier of a name of `METHODS`, or of a function from a text to `Probabilities`.
+    """The identifier of a name of `IDENTIFIERS`, of `fasttext:FILE`, or of a function from a text to `Probabilities`.
 
     Examples:
         >>> load_identifier(lambda text: {"en": 0.9, "de": 0.1}).share("Hello", ("deu",))
         0.1
     """
+    if isinstance(method, str) and not method.startswith(FASTTEXT):
+        if method not in IDENTIFIERS:
+            methods = ", ".join([*LETTERS, *IDENTIFIERS, f"{FASTTEXT}FILE"])
+            raise XlsrError(f"unknown method '{method}'; use {methods} or a function. {plugin_failures()}".rstrip())
+        IDENTIFIERS.find("method", method)
+    return cached_identifier(method)
+
+
+@cache
+def cached_identifier(method: str | Callable[[str], Probabilities]) -> Identifier:
+    """As `load_identifier`, of a name that is known."""
     if callable(method):
         return Identifier(_name_of_function(method), method)
-    if method == "py3langid":
-        identifier = py3langid_identifier()
-        name = f"py3langid {version('py3langid')}"
-        return Identifier(name, lambda text: dict(identifier.rank(text)), frozenset(identifier.nb_classes))
-    if method == "heliport":
-        return _heliport()
     if method.startswith(FASTTEXT):
         return _fasttext(method)
-    raise XlsrError(f"unknown method '{method}'; use script, alphabet, {', '.join(METHODS)} or a function.")
+    return IDENTIFIERS[method]()
+
+
+def _py3langid() -> Identifier:
+    identifier = py3langid_identifier()
+    name = f"py3langid {version('py3langid')}"
+    return Identifier(name, lambda text: dict(identifier.rank(text)), frozenset(identifier.nb_classes))
 
 
 def _name_of_function(function: Callable[[str], Probabilities]) -> str:
@@ -147,6 +158,39 @@ def _fasttext(method: str) -> Identifier:
 
     all_labels = identify("a", threshold=-1.0)
     return Identifier(f"fasttext {remembered_sha256(file)}", identify, frozenset(all_labels))
+
+
+IDENTIFIERS: Registry[Callable[[], Identifier]] = Registry(
+    "language identifier", "identifiers", {"py3langid": _py3langid, "heliport": _heliport}, reserved=LETTERS
+)
+"""What makes each identifier that a recipe can name."""
+Identify = Callable[[str], Probabilities]
+
+
+def register_identifier(name: str, labels: Iterable[str] = ()) -> Callable[[Identify], Identify]:
+    """A decorator: a function tells languages apart where an identifier is named, as in `language: {method: NAME}`.
+
+    The function takes a text, and gives a probability for each language, in any codes.
+
+    Args:
+        name: Name of the identifier.
+        labels: All languages that it supports, so that another one is an error; without labels, none is.
+    """
+
+    known_labels = frozenset(labels)
+
+    def register(function: Identify) -> Identify:
+        def make() -> Identifier:
+            origin = IDENTIFIERS.origin(name)
+            if not is_package(origin):  # which has a version
+                origin = _name_of_function(function)
+            return Identifier(f"{name} ({origin})", function, known_labels)
+
+        IDENTIFIERS.add(name, make, function)
+        cached_identifier.cache_clear()
+        return function
+
+    return register
 
 
 @cache

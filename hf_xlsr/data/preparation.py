@@ -19,12 +19,12 @@ import pyarrow as pa
 from datasets import Dataset
 from huggingface_hub import HfApi
 
-from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, Verdicts, judge_rows
+from hf_xlsr.data.cleaning import BATCH_ROWS, AnyStep, Cleaner, Verdicts, identity_of, judge_rows
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import RowKind, row_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.reading import expand_braces
+from hf_xlsr.data.formats.reading import expand_braces, reader_origin
 from hf_xlsr.data.sources import Source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import read_json, write_json, write_text
@@ -79,7 +79,7 @@ def clean_rows(
             process does both.
     """
     draws = any(source.sample or source.is_template for source in sources)
-    facts = [FORMAT, kind.text_features().to_dict(), list(map(repr, steps)), limit, key]
+    facts = [FORMAT, kind.text_features().to_dict(), list(map(identity_of, steps)), limit, key]
     address = address_of([*facts, seed if draws else None, list(map(source_content, sources))])
 
     def make(folder: Path) -> None:
@@ -186,6 +186,9 @@ def read_judged(steps: Sequence[AnyStep], path: Path) -> tuple[pa.RecordBatch, V
 def source_content(source: Source) -> list[Any]:
     """What a source yields depends on: its options, and hashes of its files or the revision of its dataset."""
     content: list[Any] = [source.model_dump(exclude={"path"}, exclude_defaults=True)]
+    reader = reader_origin(source.paths, source.format)
+    if reader:
+        content.append(reader)
     if source.corpus is not None:
         content.append(hub_revision(CORPORA[source.corpus].hub_id))
     for path, file in source_files(source):

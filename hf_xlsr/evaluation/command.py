@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.evaluation.results import Results, mean_over_languages, save_results, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import check_writable
+from hf_xlsr.utils.plugins import recorded, with_plugins
 
 logger = logging.getLogger(__name__)
 
@@ -112,13 +113,18 @@ def evaluate_files(
 
 @dataclass(frozen=True)
 class Task:
-    """Protocols that take equal data, and the data that they are run on."""
+    """Protocols that take equal data, and the data that they are run on.
+
+    Attributes:
+        plugins: Package and version of each plug-in that took part, see `recorded`.
+    """
 
     protocols: Sequence[Protocol]
     data: DataOptions
     options: Mapping[str, Any]
     seed: int | None
     inputs: Inputs
+    plugins: Mapping[str, str] = field(default_factory=dict)
 
     def inputs_for(self, model: str, encoder: EncoderOptions) -> Inputs:
         """The data with the way a model encodes them, and what is removed of its vectors."""
@@ -151,6 +157,13 @@ def read_task(
     seed: int | None = None,
 ) -> Task:
     """Reads the data of some protocols, and refuses options that none of them has."""
+    with recorded() as plugins:
+        return replace(_read_task(protocols, data, options, seed), plugins=plugins)
+
+
+def _read_task(
+    protocols: str | Sequence[str], data: DataOptions, options: Mapping[str, Any] | None, seed: int | None
+) -> Task:
     run_together = find_protocols(protocols)
     values = {name: value for name, value in (options or {}).items() if _is_set(value)}
     check_options(values, run_together)
@@ -194,6 +207,7 @@ def measure(
         "seed": task.seed,
         "skipped_rows": inputs.skipped,
     }
+    settings = with_plugins(settings, task.plugins)
 
     if encoder.prompt is not None:
         settings["prompt"] = encoder.prompt  # also an empty one, which replaces the model's own

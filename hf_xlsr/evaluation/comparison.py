@@ -6,21 +6,19 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain, combinations
 from statistics import fmean
 from typing import Any
 
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, interval, mean_interval, p_value
 from hf_xlsr.evaluation.protocol import PROTOCOLS, protocol_of
-from hf_xlsr.evaluation.report import higher_is_better
+from hf_xlsr.evaluation.report import DIRECTIONS, higher_is_better, without_direction
 from hf_xlsr.evaluation.results import Result, Results, is_averaged, language_key, metrics_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 ALL = "all"  # as a metric: every one but counts
 # Headlines of results that no protocol of the command gives: of classifiers and translation models.
 OTHER_HEADLINES = ("accuracy", "f1", "spearman", "pearson", "matthews", "bleu", "chrf")
-DIRECTIONS = ("source_to_target_", "target_to_source_")
 CHOOSING = ("train", "dev", "tune")  # splits that serve to choose; compared only where nothing was tested
 
 
@@ -234,7 +232,6 @@ def _headlines(record: Result) -> tuple[str, ...]:
     return known_headlines() if protocol is None else protocol.headlines
 
 
-@cache
 def known_headlines() -> tuple[str, ...]:
     """The metrics by which encoders are compared, of all protocols and other results."""
     declared = chain.from_iterable(protocol.headlines for protocol in PROTOCOLS.values())
@@ -245,10 +242,7 @@ def _higher_is_better(record: Result) -> bool | None:
     """As the protocol declares it for its headlines; of other metrics, as their name says."""
     protocol = protocol_of(record.protocol)
     headlines = () if protocol is None else protocol.headlines
-    metric = record.metric
-    for direction in DIRECTIONS:
-        metric = metric.removeprefix(direction)
-    if protocol is not None and metric in headlines:
+    if protocol is not None and without_direction(record.metric) in headlines:
         return not protocol.lower_is_better
     return higher_is_better(record.metric)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,11 +16,17 @@ from hf_xlsr.evaluation.protocols import NAMES, load_module
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.table import Row
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
+from hf_xlsr.utils.plugins import Registry
 
 if TYPE_CHECKING:
     from hf_xlsr.encoders.debias import Debias
 
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
+RESERVED_OPTIONS = frozenset(
+    "model protocol data suite vectors show_list name seed output metric predictions columns languages where config "
+    "format split limit prompt routes batch_size device dtype truncate_dim num_proc num_gpus engine address".split()
+)
+"""Names of the command's own options, which no protocol may have."""
 Rows = list[Row]
 
 
@@ -83,9 +88,16 @@ class Inputs:
         return {"name": self.name, "split": self.split, **self.encoding}
 
 
-def option(default: Any, help: str, *, data: bool = False) -> Any:
-    """A field of a protocol's options, None leaving the default to the function; `data`: no argument of the function."""
-    return field(default=default, metadata={"help": help, "data": data})
+def option(default: Any, help: str, *, data: bool = False, files: bool = False) -> Any:
+    """A field of a protocol's options.
+
+    Args:
+        default: Its value where the user gives none; None leaves it to the protocol's function.
+        help: A phrase for `--help`.
+        data: Whether it says what is read, and is no argument of the function.
+        files: Whether its values are files that are read.
+    """
+    return field(default=default, metadata={"help": help, "data": data, "files": files})
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,7 @@ class OptionSpec:
     several: bool
     choices: tuple[str, ...]
     help: str
+    files: bool = False
     protocols: tuple[str, ...] = ()  # that have it
 
 
@@ -145,12 +158,12 @@ def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
             several=tuple in origins,
             choices=choices,
             help=declared.metadata["help"],
+            files=declared.metadata["files"],
         )
 
     return specs
 
 
-@cache
 def option_specs() -> dict[str, OptionSpec]:
     """The options of all protocols, which it imports.
 
@@ -186,6 +199,7 @@ class Protocol:
         headlines: Metrics by which encoders are compared; of a result the first that was measured.
         lower_is_better: Whether lower values of the headlines are better.
         has_outcomes: Whether it gives outcomes of single examples for its headlines, for intervals and tests.
+        unit: Unit of the headlines: `%`, `×100` or empty for plain numbers; None: as their names say, see `metric_unit`.
     """
 
     name: str
@@ -201,10 +215,11 @@ class Protocol:
     headlines: tuple[str, ...] = ()
     lower_is_better: bool = False
     has_outcomes: bool = True
+    unit: str | None = None
 
     def __reduce__(self) -> tuple[Callable[[str], Protocol], tuple[str]]:
         """Another process finds its functions by its name."""
-        return PROTOCOLS.__getitem__, (self.name,)
+        return _named, (self.name,)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -213,8 +228,8 @@ class Protocol:
         return tuple(dict.fromkeys(names))
 
 
-class _Protocols(Mapping[str, Protocol]):
-    """Protocols by name, each imported when it is looked up."""
+class _BuiltIn(Mapping[str, Protocol]):
+    """The protocols of this package by name, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Protocol:
         protocols: tuple[Protocol, ...] = load_module(name).PROTOCOLS
@@ -230,7 +245,11 @@ class _Protocols(Mapping[str, Protocol]):
         return name in NAMES  # without an import
 
 
-PROTOCOLS: Mapping[str, Protocol] = _Protocols()
+PROTOCOLS: Registry[Protocol] = Registry("protocol", "protocols", _BuiltIn())
+
+
+def _named(name: str) -> Protocol:
+    return PROTOCOLS[name]
 
 
 def protocol_of(name: str) -> Protocol | None:
@@ -240,8 +259,21 @@ def protocol_of(name: str) -> Protocol | None:
         >>> [protocol_of(name).name for name in ("tatoeba-mteb", "zero-shot-linear", "search-pcr1")]
         ['tatoeba-mteb', 'zero-shot', 'search']
     """
-    names = [known for known in NAMES if f"{name}-".startswith(f"{known}-")]
+    names = [known for known in PROTOCOLS if f"{name}-".startswith(f"{known}-")]
     return PROTOCOLS[max(names, key=len)] if names else None
+
+
+def protocols_of_key(key: str) -> list[Protocol]:
+    """The protocols that a metric key may be of, `DATASET-PROTOCOL/LANGUAGES/SPLIT/METRIC`; all for a bare metric.
+
+    Examples:
+        >>> [protocol.name for protocol in protocols_of_key("ntrex-xsim-k3/en-de/test/error")]
+        ['xsim']
+    """
+    name, *others = key.removeprefix("eval_").split("/")
+    if not others:
+        return list(PROTOCOLS.values())
+    return [PROTOCOLS[known] for known in PROTOCOLS if f"-{known}-" in f"-{name}-"]
 
 
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
@@ -250,8 +282,7 @@ def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
         names = names.split(",")
     protocols: dict[str, Protocol] = {}
     for name in map(str.strip, names):
-        require_choice("protocol", name, PROTOCOLS)
-        protocols[name] = PROTOCOLS[name]
+        protocols[name] = PROTOCOLS.find("protocol", name)
 
     first, *others = protocols.values()
     for protocol in others:

@@ -102,6 +102,12 @@ def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     return PairInputs(**finished_fields(protocol, table, data, tables, whole=["pool"]))
 
 
+def read_language_rows(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> RowInputs:
+    """Reads the rows of one table, each in one language."""
+    table, tables = _open_tested(protocol, data)
+    return RowInputs(**finished_fields(protocol, table, data, tables))
+
+
 def read_tuned(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> TunedInputs:
     """Reads the rows of one table, and those of `tune`."""
     table, tables = _open_tested(protocol, data)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hf_xlsr.evaluation.protocol import PROTOCOLS, protocols_of_key
 from hf_xlsr.evaluation.results import Result, Results
 from hf_xlsr.utils.printable import printable_line
 
@@ -18,6 +19,7 @@ from hf_xlsr.utils.printable import printable_line
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 LOWER_WORDS = {"error", "errors", "loss", "mse", "bias", "xsim", "perplexity"}
 HIGHER_WORDS = {"accuracy", "precision", "recall", "similarity", "map", "mrr", "ndcg", "chrf", "sts"}
+DIRECTIONS = ("source_to_target_", "target_to_source_")
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
@@ -25,12 +27,18 @@ def metric_unit(metric: str) -> str:
     """Unit in which `metric_value` writes a metric other than a count: `%`, `×100` or none.
 
     Shares (accuracy, precision, recall, error rates) are in per cent. Correlations, F1 and average precision (`ap`)
-    are times 100, as papers print them. Thresholds, losses, margins, biases and seconds are unchanged.
+    are times 100, as papers print them. Thresholds, losses, margins, biases and seconds are unchanged. Protocols of
+    plug-ins declare the unit of their headline.
 
     Examples:
         >>> [metric_unit(name) for name in ("source_to_target_error", "weighted_f1", "all_spearman", "threshold")]
         ['%', '×100', '×100', '']
     """
+    headline = without_direction(metric)
+    for protocol in PROTOCOLS.plugged.values():
+        if headline in protocol.headlines and protocol.unit is not None:
+            return protocol.unit
+
     words = _words(metric)
     if words[-1] in PLAIN_WORDS:
         return ""
@@ -60,13 +68,23 @@ def lower_is_better(metric: str) -> bool:
 
 
 def higher_is_better(metric: str) -> bool | None:
-    """Whether higher values of a metric are better, by the last part of its name; None if that does not tell.
+    """Whether higher values of a metric are better; None where that is not known.
+
+    Protocols declare it for their headlines, in each direction of retrieval. The words of other names tell it.
 
     Examples:
         >>> [higher_is_better(name) for name in ("eval_accuracy", "dev/en-de/test/error", "negative_mse", "quality")]
         [True, False, True, None]
     """
-    words = set(_words(metric.rpartition("/")[2]))
+    name = metric.rpartition("/")[2]
+    headline = without_direction(name.removeprefix("eval_"))
+    declared = {
+        not protocol.lower_is_better for protocol in protocols_of_key(metric) if headline in protocol.headlines
+    }
+    if len(declared) == 1:
+        return declared.pop()
+
+    words = set(_words(name))
     if "negative" in words:
         return True
     if words & LOWER_WORDS:
@@ -74,6 +92,18 @@ def higher_is_better(metric: str) -> bool | None:
     if words & (HIGHER_WORDS | SCORE_WORDS):
         return True
     return None
+
+
+def without_direction(metric: str) -> str:
+    """A metric without the direction that it was measured in.
+
+    Examples:
+        >>> without_direction("source_to_target_accuracy")
+        'accuracy'
+    """
+    for direction in DIRECTIONS:
+        metric = metric.removeprefix(direction)
+    return metric
 
 
 def _words(metric: str) -> list[str]:

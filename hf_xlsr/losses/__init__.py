@@ -6,7 +6,7 @@ from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.cross_entropy import masked_lm_loss, sparse_target_cross_entropy
-from hf_xlsr.losses.distillation import matching_loss, teacher_loss
+from hf_xlsr.losses.distillation import matching_loss, register_teacher_loss, teacher_loss
 from hf_xlsr.losses.generative import generative_loss
 from hf_xlsr.losses.queue_info_nce import (
     STORAGES,
@@ -36,6 +36,7 @@ __all__ = [
     "matryoshka_mean",
     "quantize_rows",
     "queue_info_nce",
+    "register_teacher_loss",
     "sentence_contrast_loss",
     "similarity_loss",
     "sparse_target_cross_entropy",

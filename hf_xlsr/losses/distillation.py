@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
 from hf_xlsr.losses.in_batch import precise, sum_over_blocks
-from hf_xlsr.utils.errors import require_choice
+from hf_xlsr.utils.plugins import Registry
+
+Distance = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From embeddings of the student and of the teacher, `(rows, width)` each and in float32, to a scalar."""
+
+
+def _cosine_distance(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    return 1.0 - F.cosine_similarity(student, teacher, dim=-1).mean()
+
+
+TEACHER_LOSSES: Registry[Distance] = Registry(
+    "teacher loss", "losses", {"cosine": _cosine_distance, "mse": F.mse_loss}
+)
+"""The losses that `teacher_loss` of a configuration or a recipe can name."""
+
+
+def register_teacher_loss(name: str) -> Callable[[Distance], Distance]:
+    """A decorator: a configuration or a recipe can name a loss of a student against its teacher, as `teacher_loss: NAME`.
+
+    The function takes the embeddings of the student and those of the teacher, which have no gradient, `(rows, width)`
+    each, in float32 and without autocast, and gives a scalar: a mean over rows, so that weights keep their meaning.
+
+    Args:
+        name: Name of the loss.
+    """
+
+    def register(function: Distance) -> Distance:
+        TEACHER_LOSSES.add(name, function, function)
+        return function
+
+    return register
 
 
 def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "cosine") -> torch.Tensor:
@@ -18,18 +50,17 @@ def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "c
     ```
 
     A translation learns from the teacher's embedding of its source, as in the paper. `student` is `u`, and `teacher`,
-    without gradient, `t`: `(rows, width)` each. `kind` is `cosine`, or `mse` (the paper).
+    without gradient, `t`: `(rows, width)` each. `kind` is `cosine`, `mse` (the paper), or the name of a plug-in's loss.
 
     Examples:
         >>> eye = torch.eye(2)
         >>> teacher_loss(3 * eye, eye), teacher_loss(3 * eye, eye, kind="mse")
         (tensor(0.), tensor(2.))
     """
-    require_choice("kind", kind, ("cosine", "mse"))
+    distance = TEACHER_LOSSES.find("kind", kind)
     student, teacher = precise(student, teacher)
-    if kind == "mse":
-        return F.mse_loss(student, teacher)
-    return 1.0 - F.cosine_similarity(student, teacher, dim=-1).mean()
+    with torch.autocast(student.device.type, enabled=False):
+        return distance(student, teacher)
 
 
 def matching_loss(

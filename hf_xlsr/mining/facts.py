@@ -20,6 +20,7 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import is_stream, write_json
 from hf_xlsr.utils.hashing import file_sha256
 from hf_xlsr.utils.local_paths import public_name
+from hf_xlsr.utils.plugins import used_so_far, with_plugins
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ def new_step(
     command: str = "",
     languages: Sequence[str] | None = None,
 ) -> Step:
-    """What a verb did, for `write_facts`.
+    """What a verb did, for `write_facts`, with the plug-ins that took part in the command.
 
     Args:
         verb: The verb, or the function of Python.
@@ -161,6 +162,7 @@ def new_step(
     if languages and set(languages) != {"und"}:
         step["languages"] = list(languages)
     step["inputs"] = inputs
+    step = with_plugins(step, used_so_far())
     estimates = {name: report.get(name) for name in ESTIMATES}
     for name, value in {**estimates, **facts}.items():
         if name != "input_hashes" and value not in (None, {}, [], ""):

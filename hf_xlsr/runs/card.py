@@ -40,6 +40,7 @@ from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
 from hf_xlsr.trainers.card import method_settings
 from hf_xlsr.utils.auto_classes import load_auto
+from hf_xlsr.utils.plugins import PLUGINS, in_words
 
 HIDDEN_KEYS = ("name", "description", "output_dir", "overwrite", "processes", "card")  # of one machine or one call
 MEASURED = "Keys are dataset, protocol, languages and split. The test text was removed from the training data."
@@ -119,7 +120,7 @@ def card_of_saved(path: str, encoder: Any) -> str:
         arguments: Any = recipe_method.arguments_class
         if recipe_method.config_class is type(config) and arguments.trains_embeddings:
             methods.append(recipe_method.trainer_class.method)
-    (method,) = methods
+    method, *_ = methods  # a plug-in's may have the configuration of a built-in one, which comes first
     return card_text(
         CardFacts(
             title=Path(path).resolve().name,
@@ -207,6 +208,8 @@ def _training_facts(run: Method, starts: Mapping[str, str], settings: Mapping[st
     if settings.get("hardware"):
         facts["hardware"] = settings["hardware"]
     facts["seed"] = str(run.recipe.seed)
+    if settings.get(PLUGINS):
+        facts["plug-ins"] = in_words(settings[PLUGINS])
     facts["versions"] = framework_versions(settings.get("versions", {}))
     return facts
 

@@ -17,14 +17,15 @@ from transformers.trainer import TRAINER_STATE_NAME
 from hf_xlsr.evaluation.results import load_results, outcomes_file
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, place_beside, read_json, remove_leftovers, write_json
+from hf_xlsr.utils.plugins import PLUGINS
 from hf_xlsr.utils.seals import broken_seal
 
 logger = logging.getLogger(__name__)
 
 # Keys that may change when a run resumes: its place, and what follows training.
-FREE_KEYS = ("name", "output_dir", "overwrite", "description", "evaluation", "export", "card")
+FREE_KEYS = ("name", "output_dir", "overwrite", "description", "evaluation", "export", "card", PLUGINS)
 # Keys that may change when a run has finished.
-PLACE_KEYS = ("output_dir", "overwrite", "processes")
+PLACE_KEYS = ("output_dir", "overwrite", "processes", PLUGINS)
 
 
 class RunFolder:

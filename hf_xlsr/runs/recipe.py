@@ -22,6 +22,7 @@ from hf_xlsr.runs.sections import TRAINING_PLACES, validated
 from hf_xlsr.runs.sending import check_reporters
 from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.plugins import PLUGINS
 from hf_xlsr.utils.validation import Section
 from hf_xlsr.utils.yaml import parse_yaml
 
@@ -165,10 +166,7 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
 
 
 def method_of(recipe: Mapping[str, Any]) -> type[Method]:
-    name = str(recipe.get("method"))
-    if name not in METHODS:
-        raise XlsrError(f"`method` is '{name}'; {did_you_mean(name, METHODS)}")
-    return METHODS[name]
+    return METHODS.find("method", str(recipe.get("method")))
 
 
 def read_run(folder: RunFolder) -> Method:
@@ -177,7 +175,8 @@ def read_run(folder: RunFolder) -> Method:
         recipe = dict(json.loads(folder.recipe.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
         raise XlsrError(f"'{folder.path}' is not the folder of a run: {error_line(error)}.") from None
-    recipe.pop("processes", None)
+    for key in ("processes", PLUGINS):
+        recipe.pop(key, None)
     return method_of(recipe).bind(recipe)
 
 

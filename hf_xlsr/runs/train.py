@@ -33,6 +33,7 @@ from hf_xlsr.export.model_card import encoder_facts_of
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder, read_record
 from hf_xlsr.runs.inputs import check_inputs, held_out_texts
+from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.methods.base import Method, TrainingData
 from hf_xlsr.runs.sending import check_push, describe_sending
 from hf_xlsr.trainers.adapters import base_model, merged
@@ -55,6 +56,7 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import atomic_folder, copy_file, disk_errors, write_json, write_text
 from hf_xlsr.utils.hashing import address_of_rows
+from hf_xlsr.utils.plugins import PLUGINS, recorded, with_plugins
 from hf_xlsr.utils.seals import seal
 
 logger = logging.getLogger(__name__)
@@ -160,13 +162,15 @@ def train_recipe(method: Method, console: Console | None = None, *, push: bool =
     folder = RunFolder(method.recipe.output_dir)
     method.check_complete()
     check_inputs([method])
-    with folder.locked() if state.is_main_process else nullcontext():
-        return _train(method, settings, folder, state, console)
+    with recorded() as plugins, folder.locked() if state.is_main_process else nullcontext():
+        METHODS.find("method", method.recipe.method)
+        return _train(method, settings, plugins, folder, state, console)
 
 
 def _train(
     method: Method,
     settings: Mapping[str, Any],
+    plugins: Mapping[str, str],
     folder: RunFolder,
     state: PartialState,
     console: Console,
@@ -189,7 +193,7 @@ def _train(
         if state.is_main_process:
             record_data(run_folder, data)
             if run_folder == folder.preparing:
-                folder.claim(settings)
+                folder.claim(with_plugins(settings, plugins))
 
     trainer = method.build_trainer(arguments, data, sets)
     if state.is_main_process:
@@ -224,7 +228,8 @@ def _train(
     metrics: dict[str, float] = {}
     if state.is_main_process:
         seconds = {"preparing": prepared - started, "training": TrainingClockCallback.read(folder.training)}
-        metrics = _finish(method, settings, folder, trainer, data, sets, seconds, console)
+        recipe = with_plugins(settings, plugins)
+        metrics = _finish(method, recipe, folder, trainer, data, sets, seconds, console)
 
     state.wait_for_everyone()
     return RunResult(folder.path, metrics)
@@ -359,7 +364,7 @@ def _finish(
     arguments = trainer.args
     encoder = trainer.live_encoder() if arguments.trains_embeddings else None
     settings = {
-        "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},
+        "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes", PLUGINS)},
         "data": {**data.report(trainer.token_counts), **finished.facts},
         "steps": trainer.state.global_step,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
@@ -375,6 +380,8 @@ def _finish(
         "parameters": num_parameters(model),
         "plots": [plot.name for plot in finished.plots],
     }
+    if PLUGINS in recipe:
+        settings[PLUGINS] = recipe[PLUGINS]
     if finished.comparison:
         settings["comparison"] = {key: asdict(change) for key, change in finished.comparison.items()}
 

@@ -8,6 +8,7 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
 from hf_xlsr.losses.cross_entropy import LOGITS
+from hf_xlsr.losses.distillation import TEACHER_LOSSES
 from hf_xlsr.modeling.configuration import SentenceEncoderConfig, above_zero, at_least_one, at_least_zero, proper_share
 
 GenerativeTask = Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"]
@@ -136,7 +137,7 @@ class DistillationConfig(LightweightConfig):
     Args:
         teacher_dim: Width of the teacher's embeddings. If it is not the student's width, a linear layer is between them,
             which is not exported.
-        teacher_loss: `cosine`, or `mse` (Reimers and Gurevych, 2020).
+        teacher_loss: `cosine`, `mse` (Reimers and Gurevych, 2020), or the name of a plug-in's loss.
         teacher_weight: Weight of this loss; half of it is for the sources, half for their translations.
         matching_weight: Weight of `hf_xlsr.losses.matching_loss`.
         matching_temperature: Divides its cosines.
@@ -154,7 +155,7 @@ class DistillationConfig(LightweightConfig):
     model_type = "distillation"
 
     teacher_dim: int | None = None
-    teacher_loss: Literal["cosine", "mse"] = "cosine"
+    teacher_loss: str = "cosine"
     teacher_weight: float | int = at_least_zero(default=1.0)
     matching_weight: float | int = at_least_zero(default=0.0)
     matching_temperature: float | int = above_zero(default=0.05)
@@ -168,3 +169,7 @@ class DistillationConfig(LightweightConfig):
     generative_weight: float | int = at_least_zero(default=0.0)
     alignment_weight: float | int = at_least_zero(default=1.0)
     similarity_weight: float | int = at_least_zero(default=0.0)
+
+    def validate_teacher_loss(self) -> None:
+        """Checks that there is a loss of this name."""
+        TEACHER_LOSSES.find("teacher_loss", self.teacher_loss)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data import identification
-from hf_xlsr.data.identification import load_identifier, share_of_first
+from hf_xlsr.data.identification import cached_identifier, load_identifier, share_of_first
 from hf_xlsr.utils.errors import XlsrError
 
 needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
@@ -59,7 +59,7 @@ def test_fasttext_model_is_read_by_its_labels(tmp_path: Path, monkeypatch: pytes
         identifier.check(["zu"])
 
     file.write_bytes(b"other")
-    load_identifier.cache_clear()
+    cached_identifier.cache_clear()
     assert load_identifier(f"fasttext:{file}").name != identifier.name
 
 

@@ -1,4 +1,4 @@
-"""The fifth method of docs/extend.md: its five files work as they stand on the page."""
+"""The fifth method of docs/extend.md: its five files work as they stand on the page. The plug-in is in tests/package."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from hf_xlsr.cli import main
+from hf_xlsr.evaluation.protocol import PROTOCOLS
+from hf_xlsr.evaluation.reading import RowInputs
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
@@ -44,10 +46,10 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         (tmp_path / path).write_text(content, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(METHODS, "_added", {})
 
     yield tmp_path
 
-    METHODS.pop("contrast", None)
     for name in list(sys.modules):
         if name.split(".")[0] == "contrast":
             del sys.modules[name]
@@ -55,6 +57,10 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 def module_of(name: str) -> ModuleType:
     return importlib.import_module(f"contrast.{name}")
+
+
+def line_of(heading: str) -> int:
+    return PAGE.read_text("utf-8").splitlines().index(heading) + 1
 
 
 def data_of(folder: Path) -> list[str]:
@@ -65,6 +71,17 @@ def data_of(folder: Path) -> list[str]:
         (folder / f"{split}.tsv").write_text("".join(lines), "utf-8")
         words += [f"--data.{split}.path", f"{split}.tsv"]
     return words
+
+
+def test_protocol_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PROTOCOLS, "_added", {})
+    (block,) = [block for block in blocks_of(PAGE) if '"short-texts"' in block.text]
+    exec(compile(block.text, "extend.md", "exec", dont_inherit=True), {"__name__": "short_texts_page"})
+
+    protocol = PROTOCOLS["short-texts"]
+    rows = [{"text": "one", "lang": "en"}, {"text": "eleven", "lang": "en"}]
+    results = protocol.run(None, RowInputs(name="set", split="test", rows=rows), protocol.options(longest=5))
+    assert results == {"set-short-texts-longest5/en/test/short": 0.5, "set-short-texts-longest5/en/test/rows": 2}
 
 
 @pytest.mark.slow
@@ -92,8 +109,8 @@ def test_method_trains_and_exports(page_folder: Path) -> None:
 def test_page_has_five_files_and_commands(page_folder: Path) -> None:
     written = [path.name for path in (page_folder / "contrast").iterdir()]
     assert sorted(written) == sorted(FILES)
-    blocks = blocks_of(PAGE)
-    assert len(blocks) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
+    blocks = [block for block in blocks_of(PAGE) if block.line > line_of("## A method of your own")]
+    assert len(blocks) == len(FILES) + 1, "a block of the section is neither a file nor the commands"
 
     module_of("method")
     commands = [block.text for block in blocks if block.tag == "bash"]

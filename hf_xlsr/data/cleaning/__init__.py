@@ -11,7 +11,7 @@ from hf_xlsr.data.cleaning.evaluation_texts import (
     row_text,
 )
 from hf_xlsr.data.cleaning.language_filter import LanguageFilter
-from hf_xlsr.data.cleaning.recipe_steps import STEPS, build_steps, build_text_steps, parse_steps
+from hf_xlsr.data.cleaning.recipe_steps import STEPS, build_steps, build_text_steps, parse_steps, register_step
 from hf_xlsr.data.cleaning.steps import (
     TEXT_COLUMNS,
     AnyStep,
@@ -24,6 +24,7 @@ from hf_xlsr.data.cleaning.steps import (
     RatioBounds,
     Sample,
     Step,
+    identity_of,
     text_columns,
     texts_of,
 )
@@ -54,8 +55,10 @@ __all__ = [
     "build_steps",
     "build_text_steps",
     "evaluation_keys",
+    "identity_of",
     "judge_rows",
     "parse_steps",
+    "register_step",
     "row_text",
     "text_columns",
     "texts_of",

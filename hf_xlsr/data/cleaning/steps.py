@@ -15,9 +15,11 @@ from pydantic.dataclasses import dataclass
 from hf_xlsr.data.columns import Row
 from hf_xlsr.data.normalization import match_key, normalize_text, width
 from hf_xlsr.data.seen import hash64, hash_keys
+from hf_xlsr.utils.plugins import origin_of
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
+PACKAGE = "hf_xlsr"
 TEXT_COLUMNS = ("source", "target", "text", "first", "second", "premise", "hypothesis")
 OPTIONS = ConfigDict(extra="forbid")
 
@@ -39,9 +41,15 @@ def known_language(row: Mapping[str, Any], column: str) -> str | None:
 
 
 class Step:
-    """One step of cleaning, which keeps, changes or drops each row by itself."""
+    """One step of cleaning, which keeps, changes or drops each row by itself.
+
+    Attributes:
+        name: Its name in recipes and counts.
+        needs_pair: Whether it compares `source` and `target`; such a step is ignored where rows are single sentences.
+    """
 
     name: ClassVar[str]
+    needs_pair: ClassVar[bool] = False
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
         """For each row of a batch the row itself, a changed copy, or None to drop it."""
@@ -56,6 +64,7 @@ class ComparingStep:
     """A step of cleaning that keeps the first of all rows with one key; with several keys, of all that share any."""
 
     name: ClassVar[str]
+    needs_pair: ClassVar[bool] = False
     num_keys: int = 1
 
     def key(self, row: Row) -> str:
@@ -116,6 +125,7 @@ class RatioBounds(Step):
     """
 
     name: ClassVar[str] = "ratio"
+    needs_pair: ClassVar[bool] = True
     max_ratio: Annotated[float, Field(ge=1)] = 3.0
     slack: Annotated[float, Field(ge=0)] = 10.0
 
@@ -133,6 +143,7 @@ class NumberMatch(Step):
     """
 
     name: ClassVar[str] = "numbers"
+    needs_pair: ClassVar[bool] = True
     min_share: Share = 0.5
 
     def keeps(self, row: Row) -> bool:
@@ -162,6 +173,7 @@ class DropIdentical(Step):
     """Removes untranslated copies: pairs of two languages whose sides are equal by `match_key`."""
 
     name: ClassVar[str] = "drop_identical"
+    needs_pair: ClassVar[bool] = True
 
     def keeps(self, row: Row) -> bool:
         language = known_language(row, "source_lang")
@@ -197,3 +209,11 @@ class Sample(Step):
 
 
 AnyStep = Step | ComparingStep
+
+
+def identity_of(step: AnyStep) -> str:
+    """What the verdicts of a step depend on: its options, and of a plug-in's step the package and version."""
+    module = type(step).__module__
+    if module.startswith(f"{PACKAGE}."):
+        return repr(step)
+    return f"{step!r} of {origin_of(module)}"

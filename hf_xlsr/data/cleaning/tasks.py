@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hf_xlsr.data.cleaning.steps import AnyStep
+from hf_xlsr.data.cleaning.steps import AnyStep, identity_of
 from hf_xlsr.data.cleaning.verdicts import Verdicts, judge_rows
 from hf_xlsr.data.columns import Row
 from hf_xlsr.utils.errors import XlsrError
@@ -36,7 +36,8 @@ def judged_by_tasks(
     """Batches of rows in their order, each as it was read, then as the steps change it, then its verdicts (`judge_rows`).
 
     Args:
-        steps: Each judges a row by itself. What a step does must follow from its `repr`, by which files are found again.
+        steps: Each judges a row by itself. What a step does must follow from its `identity_of`, by which files are
+            found again.
         rows: What is judged, read by this process; any values that can be pickled.
         runner: What runs the steps on each batch.
         folder: Where the files of the tasks stay until the last one was read. The same call, started again after a stop,
@@ -44,7 +45,7 @@ def judged_by_tasks(
     """
     if isinstance(runner, LocalPool):
         import_ahead(__name__)
-    address = address_of([version("hf-xlsr"), *map(repr, steps)])
+    address = address_of([version("hf-xlsr"), *map(identity_of, steps)])
 
     with ExitStack() as stack:
         if folder is None:

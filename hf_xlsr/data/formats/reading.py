@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,13 @@ from hf_xlsr.data.formats.content import refuse_markup
 from hf_xlsr.data.formats.documents import is_json_lines, read_json
 from hf_xlsr.data.formats.input_file import InputFile, Reader, Record
 from hf_xlsr.data.formats.lines import SGM, BadLine, BrokenFile, format_suffix
+from hf_xlsr.data.formats.plugged import Records, reader_of_records
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv, read_zip
 from hf_xlsr.data.formats.tmx import read_tmx
-from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.plugins import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ def _read_any_json(file: InputFile) -> Iterator[Record]:
     return read_jsonl(file) if is_json_lines(file.paths[0]) else read_json(file)
 
 
-READERS: dict[str, Reader] = {
+_READERS: dict[str, Reader] = {
     "moses": read_moses,
     "tsv": read_tsv,
     "tsv-quoted": partial(read_tsv, quoted=True),
@@ -49,7 +51,7 @@ READERS: dict[str, Reader] = {
     "mo": read_mo,
     "datasets": read_datasets,
 }
-SUFFIXES = {
+_SUFFIXES = {
     ".tsv": "tsv",
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -64,10 +66,38 @@ SUFFIXES = {
     **dict.fromkeys(SGM, "moses"),
     ".txt": "moses",
 }
+READERS: Registry[Reader] = Registry("format", "readers", _READERS)
+"""Format -> what reads a file of it."""
+SUFFIXES: Registry[str] = Registry("suffix", "readers", _SUFFIXES)
+"""Suffix, of a file without that of a compression -> format."""
 AnyPath = str | os.PathLike[str]
 
 _BRACES = re.compile(r"(?P<before>[^{}]*)\{(?P<labels>[^{}]+,[^{}]+)\}(?P<after>[^{}]*)")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+def register_reader(format: str, suffixes: Iterable[str] = ()) -> Callable[[Records], Records]:
+    """A decorator: files of a format are read by a function, in every command and recipe.
+
+    The function takes the path of one file, and yields a mapping for each row, from the file's own names of columns to
+    texts or numbers. Which column is which, empty cells and bad text are handled behind it. `open_binary` of
+    `hf_xlsr.data.formats.lines` opens a file that may be compressed. An error of reading (`OSError`, `ValueError`) ends
+    the file with one sentence.
+
+    Args:
+        format: Name of the format, as for `--format`.
+        suffixes: Suffixes of its files, such as `.bitext`; without one, `--format` chooses it.
+    """
+
+    def register(function: Records) -> Records:
+        READERS.add(format, reader_of_records(function), function)
+        for suffix in suffixes:
+            if not suffix.startswith("."):
+                raise XlsrError(f"The suffix of the format '{format}' must start with a full stop, got '{suffix}'.")
+            SUFFIXES.add(suffix.lower(), format, function)
+        return function
+
+    return register
 
 
 def read_rows(
@@ -120,7 +150,7 @@ def read_rows(
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     is_stated = format is not None
     format = format or detect_format(paths)
-    require_choice("format", format, READERS)
+    reader = READERS.find("format", format)
     if format == "datasets":
         if len(paths) > 1:
             raise XlsrError(f"{name}: the format 'datasets' has one folder or id, got {len(paths)}.")
@@ -153,7 +183,7 @@ def read_rows(
     files = [file]
     if format != "moses" and len(paths) > 1:
         files = [replace(file, name=str(path), paths=(path,), malformed=Counter()) for path in paths]
-    return _rows_of_files(files, READERS[format], log=quarantine is None)
+    return _rows_of_files(files, reader, log=quarantine is None)
 
 
 def _check_files(name: str, paths: Sequence[Path], options: Collection[str | None]) -> None:
@@ -220,6 +250,17 @@ def detect_format(paths: Sequence[Path]) -> str:
         if other != first:
             raise XlsrError(f"{paths[0]} is of the format {first}, and {path} of {other}. Give files of one format.")
     return first
+
+
+def reader_origin(paths: Sequence[str], format: str | None = None) -> str:
+    """Package and version of the plug-in that reads files, on which their rows depend; empty for formats built in."""
+    suffixes: set[str] = set()
+    for path in paths:
+        suffixes |= {format_suffix(file) for file in expand_braces(path)[0]}
+    formats = {format} if format else {SUFFIXES[suffix] for suffix in suffixes if suffix in SUFFIXES}
+    for name in formats:
+        READERS.find("format", name)  # it took part, also where rows are already in the cache
+    return ", ".join(sorted(filter(None, map(READERS.origin, formats))))
 
 
 def _format_of(path: Path, default: str | None) -> str:

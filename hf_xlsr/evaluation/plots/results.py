@@ -20,11 +20,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.comparison import DIRECTIONS, ComparisonTable, known_headlines
+from hf_xlsr.evaluation.comparison import ComparisonTable, known_headlines
 from hf_xlsr.evaluation.comparison_files import metric_title, table_title
 from hf_xlsr.evaluation.plots.common import COLOURS, save_figure, shorten, styled
 from hf_xlsr.evaluation.protocols.language_bias import SHARE
-from hf_xlsr.evaluation.report import lower_is_better, metric_unit
+from hf_xlsr.evaluation.report import DIRECTIONS, lower_is_better, metric_unit
 from hf_xlsr.evaluation.results import metrics_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.printable import printable_line
@@ -335,7 +335,8 @@ def plot_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str,
     series = _series(log_history)
     losses = [key for key in series if key == "loss" or key.startswith("loss/")]
     losses.sort(key=lambda key: key != "loss")  # the total comes first, the parts follow in the order of the log
-    metrics = [key for key in series if key not in losses and _metric(key) in known_headlines()]
+    headlines = known_headlines()
+    metrics = [key for key in series if key not in losses and _metric(key) in headlines]
 
     panel_count = len(losses) + len(metrics)
     columns = min(panel_count, PANELS_PER_ROW)
@@ -390,7 +391,7 @@ def _draw_metric(axes: Axes, key: str, series: Series) -> None:
     names = key.removeprefix("eval_").rsplit("/", 1)
     axes.set_title("\n".join(names), fontsize=10)
     label = UNIT_WORDS[unit]
-    if lower_is_better(metric):
+    if lower_is_better(key):
         label += " (lower is better)"
     axes.set_ylabel(label)
 

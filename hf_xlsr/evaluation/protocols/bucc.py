@@ -301,9 +301,11 @@ class MiningOptions(Options):
 
 @dataclass(frozen=True)
 class BuccOptions(Options):
-    gold: str | None = option(None, "pairs of ids that are translations, id-tab-id", data=True)
-    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
-    tune_gold: str | None = option(None, "pairs of ids that are translations in the data of --tune", data=True)
+    gold: str | None = option(None, "pairs of ids that are translations, id-tab-id", data=True, files=True)
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True, files=True)
+    tune_gold: str | None = option(
+        None, "pairs of ids that are translations in the data of --tune", data=True, files=True
+    )
     k: int | None = option(None, "size of the neighbourhoods")
     margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
 

@@ -258,7 +258,7 @@ def _tuned_thresholds(scores: np.ndarray, labels: np.ndarray) -> tuple[float, fl
 
 @dataclass(frozen=True)
 class PairClassificationOptions(Options):
-    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True, files=True)
 
 
 def _run_sts(encoder: Encoder, inputs: TaskInputs, options: Options) -> Results:

@@ -35,10 +35,10 @@ TIE = 1e-9  # products of equal vectors may differ in their last bits
 @dataclass(frozen=True)
 class SearchOptions(DebiasOptions):
     documents: tuple[str, ...] = option(
-        (), "documents of a retrieval data set: document_id, text [title lang]", data=True
+        (), "documents of a retrieval data set: document_id, text [title lang]", data=True, files=True
     )
     relevance: str | None = option(
-        None, "relevant documents: query_id, document_id [score lang], or qrels of TREC", data=True
+        None, "relevant documents: query_id, document_id [score lang], or qrels of TREC", data=True, files=True
     )
     document_columns: str | None = option(None, "as --columns, for --documents alone", data=True)
     relevance_columns: str | None = option(None, "as --columns, for --relevance alone", data=True)

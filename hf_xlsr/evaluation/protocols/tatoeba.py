@@ -33,7 +33,7 @@ RANKS = (1, 5, 10)  # of `xsr`
 
 @dataclass(frozen=True)
 class XsrOptions(DebiasOptions):
-    pool: tuple[str, ...] = option((), "further pairs as additional candidates", data=True)
+    pool: tuple[str, ...] = option((), "further pairs as additional candidates", data=True, files=True)
 
 
 def tatoeba(

@@ -172,8 +172,10 @@ SEED = "seed of everything random (default: senteval 1111, nli 159753, as publis
 class TrainedOptions(Options):
     """Options of a protocol that trains a head in one language; `head` and `seed` have defaults of the protocol."""
 
-    train: tuple[str, ...] = option((), "rows to train a head on (default: split train of --data)", data=True)
-    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+    train: tuple[str, ...] = option(
+        (), "rows to train a head on (default: split train of --data)", data=True, files=True
+    )
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True, files=True)
     train_language: str | None = option(None, "language of --train (default: the first of --languages)", data=True)
     hold_out: str | None = option(
         None, "column: choose the head on a tenth of the training rows, by crc32 of this column", data=True

@@ -447,6 +447,8 @@ class _Runner:
         encoding = self.options.model_dump(exclude={"model"})
         facts: list[Any] = [version("hf-xlsr"), names, self.hash, task.inputs.hashes, task.options, task.seed]
         facts += [vars(task.data), encoding]
+        if task.plugins:
+            facts.append(dict(task.plugins))
         debias = Path(str(task.options.get("debias"))) / TENSORS
         if debias.is_file():
             facts.append(file_sha256(debias))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from typing import TypeVar
 
 from hf_xlsr.runs.methods.base import Method as Method
+from hf_xlsr.utils.plugins import Registry
+
+MethodT = TypeVar("MethodT", bound=Method)
 
 
 def find_methods() -> dict[str, type[Method]]:
@@ -18,4 +22,11 @@ def find_methods() -> dict[str, type[Method]]:
     return dict(sorted(methods.items()))
 
 
-METHODS: dict[str, type[Method]] = find_methods()
+METHODS: Registry[type[Method]] = Registry("method", "methods", find_methods())
+"""The methods that a recipe can name."""
+
+
+def register_method(method: type[MethodT]) -> type[MethodT]:
+    """A decorator: recipes can name the method, a subclass of `Method` with a `name`."""
+    METHODS.add(method.name, method, method)
+    return method
