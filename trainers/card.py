@@ -96,6 +96,7 @@ def trainer_facts(trainer: Any, title: str, encoder: Any = None) -> CardFacts:
         unexported=type(model).__name__ if makes_embeddings and encoder is None else "",
         text_pairs=_has_text_pairs(trainer),
         starts=list(dict.fromkeys(starts.values())),
+        pretrained=bool(starts),
         base_models=base_models_of(starts.values()),
         sources=[source for rows in trainer.given_rows.values() for source in data_sources(rows)],
         training=_training_facts(trainer, model, starts),

@@ -147,7 +147,8 @@ class CardFacts:
         unexported: Name of the class that loads a sentence encoder without a sentence-transformers form.
         weights: Folder of its weights inside that of the model, with a slash in front.
         text_pairs: Whether a classifier reads two texts.
-        starts: Folders and Hub ids of the weights that training started from.
+        starts: Folders and Hub ids of the weights that training started from, and of a teacher.
+        pretrained: Whether trained weights of the model itself are among them.
         base_models: Hub ids of these models.
         sources: Sources of the training data.
         training: Further facts of the training, by heading.
@@ -180,6 +181,7 @@ class CardFacts:
     weights: str = ""
     text_pairs: bool = False
     starts: Sequence[str] = ()
+    pretrained: bool = False
     base_models: Sequence[str] = ()
     sources: Sequence[DataSource] = ()
     training: Mapping[str, str] = field(default_factory=dict)
@@ -226,6 +228,7 @@ def card_text(facts: CardFacts) -> str:
         settings=settings_block(facts.settings),
         licence=_licence_sentence(facts),
         max_length=prose(facts.max_length),
+        pretrained=facts.pretrained,
         citation=facts.method.citation,
         unexported=facts.unexported,
         weights=facts.weights,

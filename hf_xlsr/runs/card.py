@@ -47,6 +47,7 @@ MEASURED = "Keys are dataset, protocol, languages and split. The test text was r
 NOT_MEASURED = "Not measured: the recipe names no test set."
 COST = "What each step, alone, removes of known good pairs (`data.known`), and of bad pairs made from them:"
 NO_COST = "How many good pairs this removed is not known: the recipe names no known pairs (`data.known`)."
+TEACHER = "teacher.path"  # whose weights a student does not start from
 NOT_KNOWN = "Not known: the card was written from the saved model."
 
 
@@ -82,6 +83,7 @@ def card_facts(run: Method, metrics: Results, settings: Mapping[str, Any]) -> Ca
         weights="/training/final",
         text_pairs=task is not None and task.texts == "pair",
         starts=list(dict.fromkeys(starts.values())),
+        pretrained=bool(starts.keys() - {TEACHER}) and not recipe.model.get("random_weights"),
         base_models=base_models_of(starts.values(), folders=[recipe.start_from]),
         sources=sources,
         training=_training_facts(run, starts, settings),

@@ -37,6 +37,18 @@ def test_metadata_numbers_and_facts() -> None:
     assert (result.dataset_type, result.metric_type, result.metric_value) == ("bible-tatoeba", "accuracy", 0.875)
 
 
+LIMIT = "only the languages above"
+
+
+def test_limits_follow_from_the_weights_that_training_started_from() -> None:
+    """A tuned encoder knows more languages than those of its training text; a new one does not."""
+    (new,) = load_runs("quickstart")
+    (tuned,) = load_runs("quickstart", ["--encoder", "me/multilingual"])
+    assert LIMIT in render_card(new, METRICS, SETTINGS)
+    assert LIMIT not in render_card(tuned, METRICS, SETTINGS)
+    assert "weights that training started from" in " ".join(render_card(tuned, METRICS, SETTINGS).split())
+
+
 def code_with_transformers(**settings: Any) -> str:
     """What a card says after `With transformers alone`; empty if it says nothing."""
     text = render_card(load_runs("quickstart")[0], METRICS, {**SETTINGS, **settings})
