@@ -22,7 +22,15 @@ from mining_fakes import (
 )
 
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.mining import MiningOptions, int8_rows, mine_bitext, mine_vectors, neighbours_both_ways, score_bitext
+from hf_xlsr.mining import (
+    MiningOptions,
+    hard_negatives,
+    int8_rows,
+    mine_bitext,
+    mine_vectors,
+    neighbours_both_ways,
+    score_bitext,
+)
 from hf_xlsr.mining.pipeline import run_mining
 from hf_xlsr.mining.plan import Rates, plan_mining
 from hf_xlsr.mining.search import cells, tiles
@@ -144,6 +152,20 @@ def test_scores_are_those_of_the_rounded_vectors() -> None:
     scores = score_bitext(sources, targets, encoder=NumberEncoder(), vectors_dtype="int8")
 
     np.testing.assert_allclose(scores.cosine, (vectors[0] * vectors[1]).sum(axis=1), rtol=1e-5)
+
+
+def test_negatives_are_those_of_the_rounded_vectors() -> None:
+    """Nearly all are those of float16: there are more candidates than negatives."""
+    sources = SOURCE[:40]
+    targets = TARGET[:40]
+
+    def negatives(vectors_dtype: str) -> np.ndarray:
+        mining = MiningOptions(vectors_dtype=vectors_dtype)
+        encoders: dict[str, Any] = {"encoder": NumberEncoder(), "second_encoder": NumberEncoder(0.2)}
+        rows = hard_negatives(sources, targets, **encoders, mining=mining, per_pair=2)
+        return np.array([rows["negative_1"], rows["negative_2"]])
+
+    assert (negatives("int8") == negatives("float16")).mean() > 0.8
 
 
 def test_plan_has_half_the_bytes_of_float16() -> None:
