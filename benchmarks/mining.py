@@ -2,8 +2,11 @@
 
 exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, no mining),
 semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example), the script of the
-checkout that LASER names, and the code of the one that STOPES names on FAISS's neighbours. memory: ours within
-`--memory`, on float16 matrices in files.
+checkout that LASER names, and the code of the one that STOPES names on FAISS's neighbours. `of limit` is the processor
+time of the bare matrix products of our tiles, as a share of that of our search, measured one after the other. memory:
+ours within `--memory`, on float16 matrices in files.
+
+usage: python -m benchmarks mining [--sizes 50000] [--peers faiss semantic_search]; `--peers` alone measures only ours
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import runpy
 import sys
 import tempfile
+import time
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -20,21 +24,33 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import psutil
+import torch
 
 from benchmarks.harness import Job, Step, peak_bytes
 from hf_xlsr.mining import BothWays, extract_pairs, neighbours_both_ways
-from hf_xlsr.utils.devices import parse_size
+from hf_xlsr.mining.search.block_search import SIZES
+from hf_xlsr.mining.search.tiles import Filter
+from hf_xlsr.utils.devices import parse_size, product_precision
 
-DEFAULTS: Job = {"kind": "exact", "sizes": [50_000, 100_000, 200_000], "width": 384, "memory": "512MB"}
+DEFAULTS: Job = {
+    "kind": "exact",
+    "sizes": [50_000, 100_000, 200_000],
+    "width": 384,
+    "memory": "512MB",
+    "peers": ["semantic_search", "faiss"],
+}
 GRID = {"rows": "sizes"}
 QUICK: Job = {"sizes": [500], "width": 32, "memory": "4GB"}
 MEMORY = False  # not compared; sides take turns in one process
 K = 4
+TILE = SIZES["exact"][0][1]  # rows and columns
 
 
 def sides(job: Job) -> list[str]:
-    peers = ["semantic_search", *(name for name in ("laser", "stopes") if os.environ.get(name.upper())), "faiss"]
-    return ["ours", *(peers if job["kind"] == "exact" else [])]
+    if job["kind"] != "exact" or not job["peers"]:
+        return ["ours"]
+    checkouts = [name for name in ("laser", "stopes") if os.environ.get(name.upper())]
+    return ["ours", *checkouts, *job["peers"]]
 
 
 def make_sides(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -50,6 +66,20 @@ def make_sides(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
             side[start : start + count] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     order = random.permutation(rows)
     return source, target[order], order
+
+
+def product_seconds(source: np.ndarray, target: np.ndarray) -> float:
+    """Seconds of the processor for the products of all tiles, as large as those of our search, and nothing else."""
+    rows = torch.from_numpy(source).split(TILE)
+    columns = torch.from_numpy(target).split(TILE)
+    products = torch.empty(TILE * TILE)
+    before = time.process_time()
+    with product_precision(Filter().precision):
+        for queries in rows:
+            for candidates in columns:
+                tile = products[: len(queries) * len(candidates)].view(len(queries), len(candidates))
+                torch.mm(queries, candidates.T, out=tile)
+    return time.process_time() - before
 
 
 def faiss_search(queries: np.ndarray, corpus: np.ndarray, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +162,13 @@ def prepare(job: Job, sides: list[str]) -> Step:
             both = *semantic_search(source, target), *semantic_search(target, source)
             return mined(BothWays(*both, method="exact", recall=1.0))
         if job["kind"] == "exact":
-            return mined(neighbours_both_ways(source, target, K, **options))
+            clock = time.perf_counter()
+            processor = time.process_time()
+            both = neighbours_both_ways(source, target, K, **options)
+            search_seconds = time.process_time() - processor
+            found = mined(both)
+            seconds = time.perf_counter() - clock
+            return {**found, "of_limit": product_seconds(source, target) / search_seconds, "seconds": seconds}
         before = psutil.Process().memory_info().rss
         extra, found = peak_bytes(lambda: mined(neighbours_both_ways(source, target, K, **options)))
         return {**found, "peak_bytes": before + extra}

@@ -44,6 +44,10 @@ class SearchOptions(ModelOptions, EncodingWorkerOptions, OutputOptions):
     vectors: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Embeddings that other commands share; filled as well.")
     ] = None
+    vectors_dtype: Annotated[
+        str | None,
+        typer.Option(help="Embeddings in the work folder: float32, float16 or int8 (default float16).", **SEARCH),
+    ] = None
     languages: Annotated[str | None, LANGUAGES] = None
     batch_size: Annotated[int, BATCH_SIZE] = 64
     k: Annotated[int | None, typer.Option(help="Size of the neighbourhoods (default 4).", **SEARCH)] = None
@@ -230,6 +234,7 @@ def mine(options: MineOptions) -> None:
 def _print_plan(options: MineOptions) -> None:
     """Prints the stages of mining with what they take."""
     from hf_xlsr.mining.plan import measured_rates, parse_count, plan_mining, plan_table
+    from hf_xlsr.mining.stages import STORED_DTYPE
     from hf_xlsr.utils.devices import parse_size
 
     assert options.rows is not None
@@ -237,7 +242,15 @@ def _print_plan(options: MineOptions) -> None:
     rows = parse_count(options.rows)
     rates = measured_rates(options.model, options.device, options.dtype, options.truncate_dim)
     memory = parse_size(mining.memory)
-    stages = plan_mining(rows, options.workers, rates, k=mining.k, method=mining.method, memory=memory)
+    stages = plan_mining(
+        rows,
+        options.workers,
+        rates,
+        k=mining.k,
+        method=mining.method,
+        memory=memory,
+        vectors_dtype=mining.vectors_dtype or STORED_DTYPE,
+    )
     if options.json:
         plan = {"rates": vars(rates), "stages": [vars(stage) for stage in stages]}
         say(json.dumps(plan))

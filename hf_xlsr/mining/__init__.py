@@ -21,6 +21,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             "margin_scores",
             "mine_vectors",
         ],
+        "search.int8_rows": ["int8_rows"],
         "search.neighbours": ["BothWays", "nearest_neighbours", "neighbours_both_ways"],
     },
 )

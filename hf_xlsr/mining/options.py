@@ -12,12 +12,20 @@ from hf_xlsr.data.prompts import Prompts
 from hf_xlsr.encoders.encoding import BATCH_SIZE, EncodingOptions
 from hf_xlsr.encoders.loading import DTYPES
 from hf_xlsr.mining.search.extraction import MARGINS, RETRIEVALS
+from hf_xlsr.mining.search.int8_rows import VECTOR_BYTES
 from hf_xlsr.mining.search.neighbours import METHODS
 from hf_xlsr.mining.texts import DUPLICATES
 from hf_xlsr.utils.devices import parse_size, resolve_device
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
-CHOICES = {"margin": MARGINS, "retrieval": RETRIEVALS, "method": METHODS, "duplicates": DUPLICATES, "dtype": DTYPES}
+CHOICES = {
+    "margin": MARGINS,
+    "retrieval": RETRIEVALS,
+    "method": METHODS,
+    "duplicates": DUPLICATES,
+    "dtype": DTYPES,
+    "vectors_dtype": tuple(VECTOR_BYTES),
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,8 @@ class MiningOptions:
         dtype: Precision of an encoder given by name; as its files store it if None.
         truncate_dim: Leading dimensions that are kept, of an encoder given by name; as its files say if None.
         vectors: Folder of embeddings that `hf-xlsr encode` and other jobs share, for an encoder given by name.
+        vectors_dtype: How the work folder stores embeddings for the search: `float32`, `float16` or `int8`, which takes
+            half the disk of float16 (see `int8_rows`). None: those of an encoder in float16, given ones as they are.
         device: Of the search and of an encoder given by name; by default a GPU if there is one, the CPU for matrices.
         memory: Memory that each process of mining may allocate besides the encoder: bytes, or a text such as `512MB`.
         k: Size of the neighbourhoods, in both directions; at most the number of sentences on the other side.
@@ -59,6 +69,7 @@ class MiningOptions:
     dtype: str | None = None
     truncate_dim: int | None = None
     vectors: str | None = None
+    vectors_dtype: str | None = None
     device: str | None = None
     memory: int | str | None = None
     k: int = 4

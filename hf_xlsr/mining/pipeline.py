@@ -18,9 +18,10 @@ from hf_xlsr.mining.labels import RowLabels
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.search.block_search import SIDES
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
+from hf_xlsr.mining.search.int8_rows import as_floats, stored_as
 from hf_xlsr.mining.search.neighbours import as_matrix
 from hf_xlsr.mining.search.sorted_pairs import pairs_of
-from hf_xlsr.mining.search.vectors import check_widths
+from hf_xlsr.mining.search.vectors import Vectors, check_widths
 from hf_xlsr.mining.stages import Job, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, pair_rows
 from hf_xlsr.mining.thresholds import PrecisionCurve, gold_curve
@@ -290,6 +291,8 @@ def _plan(job: Job, matrices: Mapping[str, np.ndarray]) -> tuple[dict[str, Any],
         # A job with texts is identified by these, whatever their vectors.
         inputs.setdefault(side, {"name": file and str(file), "sha256": digest})
         plan[f"{side}.vectors"] = {"sha256": digest, "text": inputs[side]["sha256"]}
+        if job.options.vectors_dtype:
+            plan[f"{side}.vectors"]["dtype"] = job.options.vectors_dtype
 
     vectors = [plan[f"{side}.vectors"] for side in SIDES]
     plan["neighbours"] = {"vectors": vectors, **job.options.search}
@@ -304,14 +307,17 @@ def _unit_vectors(
     store: TextStore | None,
     lines: int,
 ) -> np.ndarray:
-    """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk."""
+    """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk.
+
+    A copy is also made if the options say how vectors are stored.
+    """
     if len(matrix) != lines:
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
     stage = job[f"{side}.vectors"]
     path = job.folder(f"{side}.vectors") / "vectors.npy"
     if stage.result is None:
         with job.timed("vectors"):
-            _save_unit_vectors(path, side, matrix, store)
+            _save_unit_vectors(path, side, matrix, store, job.options.vectors_dtype)
             stage.finish()
     return np.load(path, mmap_mode="r") if path.exists() else matrix
 
@@ -321,19 +327,24 @@ def _save_unit_vectors(
     side: str,
     matrix: np.ndarray,
     store: TextStore | None,
+    dtype: str | None,
 ) -> None:
-    """Writes the vectors of the lines in the store (all if None) with length 1, unless the matrix itself has these."""
+    """Writes the vectors of the lines in the store (all if None) with length 1, unless the matrix itself has these.
+
+    `dtype` is one of `VECTOR_BYTES`; None keeps that of the matrix if its rows have length 1.
+    """
+    vectors = Vectors(matrix)
     lines = np.arange(len(matrix))
     if store is not None:
         lines = store.lines(np.arange(len(store)))
 
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, len(lines), ROWS_AT_ONCE):
-            yield np.asarray(matrix[lines[start : start + ROWS_AT_ONCE]])
+            yield vectors.rows(lines[start : start + ROWS_AT_ONCE])
 
     lengths_of_blocks = [np.empty(0, np.float32)]
     for block in blocks():
-        lengths_of_blocks.append(np.linalg.norm(block.astype(np.float32), axis=1))
+        lengths_of_blocks.append(np.linalg.norm(as_floats(block, np.float32), axis=1))
     lengths = np.concatenate(lengths_of_blocks)
     bad_rows = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
     if len(bad_rows):
@@ -342,11 +353,14 @@ def _save_unit_vectors(
         raise XlsrError(f"The vector of {name} must be finite and not only zeros.")
 
     is_unit = (np.abs(lengths - 1) < UNIT_TOLERANCE).all()
-    shape = (len(lines), matrix.shape[1])
-    if not is_unit:
-        save_rows(path, (unit_length(block.astype(np.float64)) for block in blocks()), shape, np.float32)
+    if dtype or not is_unit:
+        stored_dtype = dtype or "float32"
+        unit_blocks = (unit_length(as_floats(block, np.float64)) for block in blocks())
+        stored_blocks = (stored_as(block, stored_dtype) for block in unit_blocks)
+        empty = stored_as(vectors[lines[:0]], stored_dtype)
+        save_rows(path, stored_blocks, (len(lines), *empty.shape[1:]), empty.dtype)
     elif len(lines) < len(matrix):
-        save_rows(path, blocks(), shape, matrix.dtype)
+        save_rows(path, blocks(), vectors.shape(len(lines)), matrix.dtype)
 
 
 def _mine(job: Job, vectors: Mapping[str, np.ndarray], hidden: Sequence[np.ndarray]) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from hf_xlsr.encoders.encoding import BATCH_SIZE, embed, unit_length
 from hf_xlsr.mining.search import block_search, cells
 from hf_xlsr.mining.search.block_search import SIZES, SearchSize, choose_sizes, rows_of_span
 from hf_xlsr.mining.search.extraction import BYTES_PER_ROW, extract_pairs
+from hf_xlsr.mining.search.int8_rows import VECTOR_BYTES
 from hf_xlsr.mining.search.neighbours import DEFAULT_PROBES, chosen_method, default_cells, neighbours_both_ways
 from hf_xlsr.mining.search.tiles import Filter
-from hf_xlsr.mining.stages import LazyEncoder, rows_of_shard
+from hf_xlsr.mining.stages import STORED_DTYPE, LazyEncoder, rows_of_shard
 from hf_xlsr.mining.texts import BYTES_PER_HASH, read_texts
 from hf_xlsr.utils.devices import hardware_name
 from hf_xlsr.utils.errors import XlsrError, require_positive
@@ -149,11 +150,13 @@ def plan_mining(
     method: str = "auto",
     probes: int = DEFAULT_PROBES,
     memory: int | None = None,
+    vectors_dtype: str = STORED_DTYPE,
 ) -> list[StagePlan]:
     """The stages of mining `rows` sentences a side on workers of one thread each.
 
     Hours are computed from the rates: those of a small search, which a large one keeps only if disks and network are not
     slower than the processors. `memory` is the budget of a process, in bytes; it is an error if the search needs more.
+    `vectors_dtype` is that of the stored embeddings.
 
     Examples:
         >>> rates = Rates(2e5, 100, 1e10, 5e8, 1e5, 384, "a processor")
@@ -169,7 +172,7 @@ def plan_mining(
     size = SearchSize(
         (rows, rows),
         rates.width,
-        2,
+        VECTOR_BYTES[vectors_dtype],
         k,
         k + Filter("cpu").spare,
         method,

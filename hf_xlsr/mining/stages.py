@@ -29,6 +29,7 @@ from hf_xlsr.encoders.loading import encoder_facts, fastest_dtype, load_encoder
 from hf_xlsr.encoders.reading import find_model
 from hf_xlsr.encoders.stock import longest_text
 from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.search.int8_rows import stored_as
 from hf_xlsr.mining.search.neighbours import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.spans import array_of
 from hf_xlsr.mining.search.vectors import check_widths
@@ -46,6 +47,7 @@ SMALLEST_SHARD = 1 << 10  # rows
 SHARDS_WANTED = 64  # of each side
 SHARD_BYTES = 1 << 25
 VECTORS = "vectors.npy"
+STORED_DTYPE = "float16"
 VECTORS_VERSION = 2  # of the files of embeddings in a work folder
 SHARDS = "shards"
 SHORT = "One sentence."
@@ -198,17 +200,24 @@ class ShardEncoder:
     Sentences of a shard are sorted by length. A vector depends on its shard, not on the number of processes.
     """
 
-    def __init__(self, sides: Mapping[str, Side], encoder: LazyEncoder, encoding: EncodingOptions) -> None:
+    def __init__(
+        self,
+        sides: Mapping[str, Side],
+        encoder: LazyEncoder,
+        encoding: EncodingOptions,
+        dtype: str = STORED_DTYPE,
+    ) -> None:
         self.sides = sides
         self.encoder = encoder
         self.encoding = encoding
+        self.dtype = dtype
         self.is_copy = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "is_copy": True}
 
     def __call__(self, output: Path, content: tuple[str, int, int]) -> None:
-        """Writes the vectors of a shard, float16, and the processor that computed them."""
+        """Writes the vectors of a shard, and the processor that computed them."""
         name, start, stop = content
         side = self.sides[name]
         encoder = worker_encoder(self.encoder, side.identity) if self.is_copy else self.encoder.get()
@@ -218,7 +227,7 @@ class ShardEncoder:
         by_length = [texts[row] for row in order]
         vectors = embed(encoder, by_length, language=side.language, role=side.role, **self.encoding)
         check_directions(vectors, by_length)
-        in_order = vectors[np.argsort(order)].astype(np.float16)
+        in_order = stored_as(vectors[np.argsort(order)], self.dtype)
         write_arrays(output, vectors=in_order, processor=np.array(hardware_name(device_of(encoder))))
 
 
@@ -286,6 +295,11 @@ class Job:
         source, target = self.options.languages or (None, None)
         return source if self.role(side) == "source" else target
 
+    @property
+    def stored_dtype(self) -> str:
+        """How embeddings are stored that are encoded."""
+        return self.options.vectors_dtype or STORED_DTYPE
+
     @staticmethod
     def role(side: str) -> str:
         """`source` or `target`: a pool has the prompt of its side."""
@@ -324,6 +338,9 @@ class Job:
         # A model given by name is identified by its files; an object may route by language.
         identity = cache(lambda language: encoder.identity(language, self.options.routes))
 
+        # Not of the default, so that work folders from before there was a choice are still read.
+        stored = {} if self.stored_dtype == STORED_DTYPE else {"dtype": self.stored_dtype}
+
         encodings = {}
         for side in self.texts:
             language = self.language(side)
@@ -332,6 +349,7 @@ class Job:
                 "prompt": prompts.text(role=self.role(side), language=language),
                 "language": language,
                 "routes": dict(self.options.routes or {}),
+                **stored,
             }
         return encodings
 
@@ -391,7 +409,7 @@ class Job:
                 tasks.append(Task(folder / SHARDS / f"{start}.npz", (name, start, stop)))
 
         with self.timed("encode"):
-            work = ShardEncoder(sides, self.encoder, self.options.encoding)
+            work = ShardEncoder(sides, self.encoder, self.options.encoding, self.stored_dtype)
             description = "encoding" if self.show_progress_bar and tasks else ""
             if tasks:
                 for _ in self.runner.run(work, tasks, description=description):
@@ -414,9 +432,9 @@ class Job:
             files = [folder / SHARDS / f"{start}.npz" for start, _ in text_shards(store)]
             processors = sorted({str(array_of(file, "processor")) for file in files})
             stage.update(processors=processors)
-            width = array_of(files[0], "vectors").shape[1]
+            first = array_of(files[0], "vectors")
             blocks = (array_of(file, "vectors") for file in files)
-            save_rows(folder / VECTORS, blocks, (len(store), width), np.float16)
+            save_rows(folder / VECTORS, blocks, (len(store), *first.shape[1:]), first.dtype)
 
         shutil.rmtree(folder / SHARDS, ignore_errors=True)
         processors = stage.state["processors"]
@@ -490,6 +508,7 @@ class Job:
             "duplicates": self.duplicates,
             "max_pairs": options.max_pairs,
             "dtype": options.dtype,
+            "vectors_dtype": options.vectors_dtype,
             "truncate_dim": options.truncate_dim,
         }
 

@@ -79,7 +79,7 @@ class Stage:
         """A stage inside the folder, or in memory."""
         return Stage(None if self.path is None else self.path / name)
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """An array of zeros, or the one that an earlier process left in the folder under that name."""
         if self.path is None or 0 in shape:
             return np.zeros(shape, dtype)
@@ -189,7 +189,7 @@ class WorkFolder:
         return settings is not None and self.stage(name).state.get("settings") == json.loads(json.dumps(settings))
 
 
-def _create_array(path: Path, shape: tuple[int, ...], dtype: type) -> None:
+def _create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
     """Writes a `.npy` file of zeros, and moves it into place when all its blocks are allocated."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial:

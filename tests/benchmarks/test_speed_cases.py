@@ -37,10 +37,18 @@ def test_steps_compute_the_loss_of_their_references() -> None:
 def test_searches_find_the_translations() -> None:
     exact = measured("mining")
     assert exact["ours"]["true_pairs"] == 1.0
+    assert exact["ours"]["of_limit"] > 0
     assert exact["semantic_search"]["true_pairs"] == 1.0
 
     in_memory = measured("mining", kind="memory")
     assert in_memory["ours"]["true_pairs"] == 1.0
+
+
+def test_stored_vectors_of_one_byte_find_nearly_all_neighbours() -> None:
+    figures = measured("stored_vectors")
+    assert figures["float32"]["recall"] == 1
+    assert figures["int8"]["recall"] > 0.97
+    assert figures["int8"]["file_bytes"] < 0.51 * figures["float16"]["file_bytes"]
 
 
 def test_page_of_coverage_has_a_line_for_each_case() -> None:

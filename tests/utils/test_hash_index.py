@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -48,3 +50,17 @@ def test_runs_are_few() -> None:
     for _ in range(200):
         index.add(rng.integers(0, 2**63, 10).astype(np.uint64), np.zeros(10, np.uint64))
     assert len(index._runs) <= 8
+
+
+def test_takes_24_bytes_an_entry_at_most_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hash_index, "ENTRIES_AT_ONCE", 1 << 12)  # the usual block is small beside millions of entries
+    index = HashIndex()
+    rng = np.random.default_rng(0)
+    count = 100_000
+    hashes = rng.integers(0, 2**63, count).astype(np.uint64)
+    tracemalloc.start()
+    for start in range(0, count, 2000):
+        index.add(hashes[start : start + 2000], np.arange(2000, dtype=np.uint64))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= 24 * count, peak / count

@@ -324,8 +324,7 @@ class BlockSearch:
             hits = []
             for direction, (block, true_indices) in enumerate(samples):
                 candidates = layouts[1 - direction]
-                stored = block.astype(candidates.vectors.kind, copy=False)
-                lists = self._probe(direction, stored, candidates, probes)
+                lists = self._probe(direction, block, candidates, probes)
                 neighbours = self._settle(direction, block, lists, candidates.vectors, certain=False)
                 hits.append(_hits(neighbours.indices, true_indices))
             if np.concatenate(hits).mean() >= recall:

@@ -1,7 +1,7 @@
 """Approximate search in cells of near vectors, for sides that are too large to compare all sources with all targets.
 
 An inverted file like FAISS' IVF, but the vectors of both sides are sorted by cell, and the queries that probe a cell are
-compared with it in one matrix product. Vectors are not quantised, and files are read in order.
+compared with it in one matrix product. The vectors are as they were stored, and files are read in order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.mining.search.int8_rows import unit_rows
 from hf_xlsr.mining.search.spans import SpanTasks, array_of
 from hf_xlsr.mining.search.tiles import ROUNDING, Tile, TopK
 from hf_xlsr.mining.search.vectors import (
@@ -111,7 +112,7 @@ def train_centroids(
     stage = tasks.stage
     rng = np.random.default_rng(SEED)
     rows = sample_rows(rng, len(side), POINTS_PER_CELL * cells)
-    sample = Vectors(stage.array(f"{name}-sample", (len(rows), side.width), side.kind))
+    sample = Vectors(stage.array(f"{name}-sample", side.shape(len(rows)), side.kind))
     copy_rows(side, rows, sample.matrix)
 
     centroids = sample[sample_rows(rng, len(rows), cells)]
@@ -185,13 +186,13 @@ def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
     """Copies the vectors at some positions into a matrix, block by block."""
     for start in range(0, len(rows), side.step):
         block = slice(start, start + side.step)
-        convert(side[rows[block]], matrix[block])
+        convert(side.rows(rows[block]), matrix[block])
 
 
 def _copied(side: Vectors, order: MatrixFile | np.ndarray, start: int, stop: int) -> dict[str, np.ndarray]:
     """The vectors of a span of the sorted side."""
     rows = opened_array(order)[start:stop]
-    vectors: np.ndarray = np.empty((stop - start, side.width), side.kind)
+    vectors: np.ndarray = np.empty(side.shape(stop - start), side.kind)
     copy_rows(side, rows, vectors)
     return {"vectors": vectors}
 
@@ -216,7 +217,7 @@ def lay_out(side: Vectors, name: str, cells: int, tasks: SpanTasks, tile: Tile) 
     order = stage.array(f"{name}-order", (len(side),), np.int32)
     starts = stage.array(f"{name}-starts", (cells + 1,), np.int64)
 
-    shape = (len(side), side.width)
+    shape = side.shape(len(side))
     sorted_name = f"{name}-vectors"
     if not tasks.is_shared:
         matrix = stage.array(sorted_name, shape, side.kind)
@@ -268,8 +269,13 @@ def probe_cells(
             candidates = as_tensor(cells.vectors.block(start, stop), tile.device)
             for first in range(0, len(cell_queries), tile.size):
                 block_queries = cell_queries[first : first + tile.size]
-                products = tile.product(queries[block_queries].float(), candidates)
+                products = tile.product(float_rows(queries[block_queries]), candidates)
                 best.update(block_queries, products, start, by_row=True)
+
+
+def float_rows(queries: torch.Tensor) -> torch.Tensor:
+    """Stored vectors as float32; int8 are the numbers of `int8_rows`."""
+    return unit_rows(queries) if queries.dtype == torch.int8 else queries.float()
 
 
 def _queries_by_cell(queries: torch.Tensor, cells: Cells, probes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -281,7 +287,7 @@ def _queries_by_cell(queries: torch.Tensor, cells: Cells, probes: int) -> tuple[
     probed = np.empty((len(queries), probes), kind)
     for start in range(0, len(queries), centroids.step):
         block = slice(start, start + centroids.step)
-        probed[block] = centroids.nearest(queries[block].float(), probes)
+        probed[block] = centroids.nearest(float_rows(queries[block]), probes)
 
     counts = np.bincount(probed.ravel(), minlength=total)[:total]
     probing = np.argsort(probed, axis=None, kind="stable")

@@ -14,9 +14,10 @@ import numpy as np
 import psutil
 
 from hf_xlsr.mining.search.block_search import RESULTS, BlockSearch, Neighbours, SearchSize, choose_sizes
+from hf_xlsr.mining.search.int8_rows import is_int8
 from hf_xlsr.mining.search.spans import SpanTasks
 from hf_xlsr.mining.search.tiles import Filter
-from hf_xlsr.mining.search.vectors import check_widths, in_file
+from hf_xlsr.mining.search.vectors import Vectors, check_widths, in_file
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.hashing import array_hash
@@ -117,13 +118,13 @@ def neighbours_both_ways(
     error is bounded, all candidates within it are scored in float64, and rows with too many are searched again.
 
     `ivf` sorts both sides into cells by k-means and compares every row with the vectors of the `probes` nearest cells.
-    Vectors are not quantised: only neighbours in other cells are missed. Their share is measured on 1,000 rows of each
-    side and returned as `recall`. Rows whose cells hold fewer than `k` vectors are searched exactly.
+    Only neighbours in other cells are missed. Their share is measured on 1,000 rows of each side and returned as
+    `recall`. Rows whose cells hold fewer than `k` vectors are searched exactly.
 
     `auto` is `exact` up to 2e13 multiply-adds (some 230,000 sentences a side at width 384) and `ivf` above.
 
     Args:
-        source: `(n, width)`, of any real type, in memory or memory-mapped; converted block by block.
+        source: `(n, width)`, of any real type, or `int8_rows`, in memory or memory-mapped; converted block by block.
         target: `(m, width)`, likewise.
         k: Neighbours of each row; at most the number of rows on the other side.
         method: `auto`, `exact` or `ivf`.
@@ -151,7 +152,9 @@ def neighbours_both_ways(
     require_positive("k", k)
     matrices = (as_matrix(source, "source"), as_matrix(target, "target"))
     check_widths(*matrices)
-    source_count, width = matrices[0].shape
+    sides = [Vectors(matrix) for matrix in matrices]
+    width = sides[0].width
+    source_count = len(matrices[0])
     target_count = len(matrices[1])
     smaller_count = min(source_count, target_count)
     if not smaller_count:
@@ -164,7 +167,7 @@ def neighbours_both_ways(
     cells = cells or default_cells(smaller_count)
     probes = probes or DEFAULT_PROBES
     filter_ = Filter(device)
-    itemsize = 2 if all(matrix.dtype == np.float16 for matrix in matrices) else 4
+    itemsize = max(side.itemsize for side in sides)
     size = SearchSize(
         (source_count, target_count),
         width,
@@ -223,8 +226,10 @@ def _stored_neighbours(stage: Stage, names: Sequence[str], shape: tuple[int, int
 
 
 def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:
-    """Vectors of any real type as an array, `(rows, width)`, memory-mapped if they are."""
+    """Vectors of any real type as an array, `(rows, width)`, or `int8_rows`, memory-mapped if they are."""
     matrix = np.asanyarray(vectors)
+    if is_int8(matrix):
+        return matrix
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
         raise XlsrError(
             f"`{name}` must be a matrix of real numbers with one row per sentence, got {matrix.dtype} {matrix.shape}."

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
+from hf_xlsr.mining.search.int8_rows import FIELD, as_float32, is_int8
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.vectors import check_finite
@@ -24,12 +26,18 @@ ROWS_OF_CLASS = 1 << 23  # rows whose equality is judged at a time, about
 
 def check_widths(source: np.ndarray, target: np.ndarray) -> None:
     """Raises if two matrices have vectors of different widths."""
-    if source.shape[1] != target.shape[1]:
-        raise XlsrError(f"Vectors must be equally wide, got {source.shape[1]} and {target.shape[1]}: use one encoder.")
+    widths = [Vectors(matrix).width for matrix in (source, target)]
+    if widths[0] != widths[1]:
+        raise XlsrError(f"Vectors must be equally wide, got {widths[0]} and {widths[1]}: use one encoder.")
 
 
 def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """A block as a tensor on a device; on the CPU it shares the block's memory, and must not be written."""
+    """A block as a tensor on a device, of `int8_rows` their numbers.
+
+    On the CPU it shares the block's memory, and must not be written.
+    """
+    if is_int8(block):
+        block = block[FIELD]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that the array is not writable
         return torch.from_numpy(block).to(device)
@@ -86,7 +94,8 @@ class Vectors:
     """The selected rows of a matrix, in memory or memory-mapped, read as float32.
 
     A vector is addressed by its position among the selected rows. Its label, the number that results show, is its row
-    in the matrix unless `labels` are passed.
+    in the matrix unless `labels` are passed. `kind` is the type that copies of the rows are stored in, without loss but
+    for float64.
     """
 
     def __init__(
@@ -98,7 +107,9 @@ class Vectors:
         self.matrix = matrix
         self.select = select
         self._labels = select if labels is None else labels
-        self.kind = np.float16 if matrix.dtype == np.float16 else np.float32
+        self.kind: np.dtype[Any] = np.dtype(np.float32)
+        if matrix.dtype == np.float16 or is_int8(matrix):
+            self.kind = matrix.dtype
         self.step = max(1, NUMBERS_AT_ONCE // self.width)  # rows read at a time
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,7 +121,17 @@ class Vectors:
 
     @property
     def width(self) -> int:
-        return int(self.matrix.shape[1])
+        numbers = self.matrix.dtype[FIELD] if is_int8(self.matrix) else self.matrix
+        return int(numbers.shape[-1])
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number of stored copies."""
+        return self.kind.itemsize // self.width if is_int8(self.matrix) else self.kind.itemsize
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """The shape of an array of type `kind` for that many rows."""
+        return (rows, *self.matrix.shape[1:])
 
     def labels(self, positions: np.ndarray) -> np.ndarray:
         """Numbers in results of the rows at some positions."""
@@ -120,18 +141,20 @@ class Vectors:
 
     def __getitem__(self, positions: np.ndarray) -> np.ndarray:
         """The vectors at some positions: `(len(positions), width)`, float32."""
-        rows = positions if self.select is None else self.select[positions]
-        return np.asarray(self.matrix[rows], np.float32)
+        rows = self.rows(positions)
+        return as_float32(rows) if is_int8(rows) else np.asarray(rows, np.float32)
 
-    def block(self, start: int, stop: int, kind: type = np.float32) -> np.ndarray:
-        """The vectors from `start` to `stop`, of a type; a view if the matrix is of that type."""
-        stop = min(stop, len(self))
-        if self.select is not None:
-            return self[np.arange(start, stop)].astype(kind, copy=False)
+    def rows(self, positions: np.ndarray | slice) -> np.ndarray:
+        """The rows at some positions, as the matrix holds them."""
+        return np.asarray(self.matrix[positions if self.select is None else self.select[positions]])
 
-        rows = np.asarray(self.matrix[start:stop])
+    def block(self, start: int, stop: int, kind: DTypeLike = np.float32) -> np.ndarray:
+        """The vectors from `start` to `stop`, in float32 or `kind`; a view if the matrix is of that type."""
+        rows = self.rows(slice(start, min(stop, len(self))))
         if rows.dtype == kind and rows.flags.c_contiguous:
             return rows
+        if is_int8(rows):
+            return as_float32(rows)
         vectors: np.ndarray = np.empty(rows.shape, kind)
         convert(rows, vectors)
         return vectors
@@ -156,7 +179,7 @@ def convert(vectors: np.ndarray, out: np.ndarray) -> None:
 
 
 def pair_products(
-    queries: np.ndarray,
+    queries: np.ndarray | Vectors,
     rows: np.ndarray,
     candidates: np.ndarray | Vectors,
     columns: np.ndarray,
@@ -165,14 +188,16 @@ def pair_products(
 
     Pair `i` is the query `rows[i]` and the candidate `columns[i]`.
     """
+    query_side = queries if isinstance(queries, Vectors) else Vectors(queries)
+    side = candidates if isinstance(candidates, Vectors) else Vectors(candidates)
     products = np.empty(len(rows), np.float32)
     order = np.argsort(columns, kind="stable")  # candidates that are near each other in a file are read together
-    step = max(1, PRODUCTS_AT_ONCE // queries.shape[1])
+    step = max(1, PRODUCTS_AT_ONCE // side.width)
     for start in range(0, len(rows), step):
         pairs = order[start : start + step]
-        query_vectors = queries[rows[pairs]].astype(np.float64)
+        query_vectors = query_side[rows[pairs]].astype(np.float64)
         # Not a matrix product: the order of summation must not depend on the other pairs.
-        products[pairs] = (query_vectors * candidates[columns[pairs]]).sum(axis=1)
+        products[pairs] = (query_vectors * side[columns[pairs]]).sum(axis=1)
     return products
 
 
