@@ -50,7 +50,7 @@ Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = (
     "cmlm coverage engines exports filtering gradient_cache hictl meaning methods mining mining_memory negatives "
-    "queue_info_nce queue_loss recall thresholds trainable_rows"
+    "queue_info_nce queue_loss recall thresholds trainable_rows training_step"
 ).split()
 # With these, glibc returns freed tensors to the system, so that memory is what is in use.
 FREEING = {"MALLOC_MMAP_THRESHOLD_": "65536"}
