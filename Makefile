@@ -11,7 +11,7 @@ GRAPH_TESTS := $(wildcard tests/export/test_onnx_*.py) $(addprefix tests/,docs/t
 	encoders/test_encode_arguments.py export/test_export_command.py export/test_readers.py \
 	benchmarks/test_speed_cases.py)
 
-.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-gpu docs notebooks dist hashes release-check clean
+.PHONY: help quickstart test test-all mutants behaviour quality small-models bench bench-report bench-gpu docs notebooks dist hashes release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -67,6 +67,9 @@ bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers
 		$(BIN)/python -m benchmarks $$case || exit 1; \
 	done
 
+bench-report: $(STAMP)  ## the ratios of all results of bench so far: a table, and a picture of each case
+	$(BIN)/python -m benchmarks.history
+
 bench-gpu: $(STAMP)  ## everything that needs a GPU, in resumable slices
 	$(BIN)/python -m benchmarks.gpu
 
@@ -87,7 +90,7 @@ hashes: $(STAMP)  ## write .github/requirements.txt, the hashes of what constrai
 		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu --no-header --no-emit-index-url --no-annotate \
 		--quiet --output-file .github/requirements.txt
 
-release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and the newest versions of what it needs
+release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and newest versions of what it needs; compare speed
 	$(BIN)/python tests/release_check.py --keep dist
 
 clean:  ## remove the virtual environment and all outputs

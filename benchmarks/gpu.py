@@ -3,10 +3,12 @@
 - limits: rate of bfloat16 and float32 matrix products and bandwidth of memory, measured on the spot
 - train: pairs per second and peak memory of the four methods and of sentence-transformers' MultipleNegativesRankingLoss
   on the same pairs and encoder, in bfloat16 and float32
+- step: a step of dual momentum contrast with an encoder of the size of multilingual-e5-small, by what takes its time
+- rows: such a step with the rows of the data trained (`trainable_rows`), and with the whole table
 - queue: the queue loss, forward and backward, from 1 to 10 million keys, against these limits and against cross-entropy
-- cache: a contrastive batch of 32,768 pairs with the gradient cache, against sentence-transformers'
+- cache: contrastive batches of 512, 4,096 and 32,768 pairs with the gradient cache, against sentence-transformers'
 - encode: sentences per second from text to embeddings, in bfloat16 and float32
-- mine: search of the nearest neighbours in both directions
+- mine: exact search of the nearest neighbours in both directions, against the limit of float32 products
 
 Encoders are random and data synthetic. Without CUDA, or with `--quick`, sizes are small: a minute or two on a CPU.
 
@@ -31,7 +33,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks import gradient_cache, queue_info_nce
+from benchmarks import gradient_cache, queue_info_nce, trainable_rows, training_step
 from benchmarks.harness import DEVICE, hardware, in_worker, peak_bytes, print_table, synchronize
 from benchmarks.mining import make_sides
 from benchmarks.training import METHODS, PEER, made_pairs, make_material, train
@@ -44,7 +46,9 @@ MODEL = {"width": 768, "layers": 12, "vocabulary": 100_000}
 FULL: dict[str, Any] = {
     "train": {**MODEL, "words": 16, "batch": 256, "steps": 40, "queue": 204_800},
     "queue": {"rows": [1_000_000, 4_000_000, 10_000_000], "batch": 1024, "width": 768, "rounds": 10},
-    "cache": {**MODEL, "batch": 32_768, "length": 32, "chunk": 256, "rounds": 3},
+    "cache": {**MODEL, "batches": [512, 4096, 32_768], "length": 32, "chunk": 256, "rounds": 3},
+    "step": {**training_step.DEFAULTS, "words": 16, "steps": 40},
+    "rows": {**trainable_rows.DEFAULTS, "size": "e5-small", "words": 16, "steps": 40},
     "limits": {"size": 8192, "floats": 1 << 30, "rounds": 10},
     "encode": {**MODEL, "words": 16, "sentences": 50_000},
     "mine": {"rows": [200_000, 1_000_000], "width": 768},
@@ -52,11 +56,17 @@ FULL: dict[str, Any] = {
 QUICK: dict[str, Any] = {
     "train": {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 8, "steps": 2, "queue": 64},
     "queue": {"rows": [2000], "batch": 16, "width": 64, "rounds": 2},
-    "cache": {"batch": 16, "layers": 1, "width": 64, "length": 8, "chunk": 4, "vocabulary": 100, "rounds": 1},
+    "cache": {"batches": [16], "layers": 1, "width": 64, "length": 8, "chunk": 4, "vocabulary": 100, "rounds": 1},
+    "step": {**training_step.DEFAULTS, **training_step.QUICK},
+    "rows": {**trainable_rows.DEFAULTS, **trainable_rows.QUICK, "size": "tiny"},
     "limits": {"size": 256, "floats": 1 << 18, "rounds": 2},
     "encode": {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "sentences": 64},
     "mine": {"rows": [1000], "width": 32},
 }
+
+
+# Slice -> figure -> share of the limit that it should reach.
+GOALS = {"queue 10000000 bfloat16 bfloat16": {"of_matrix_limit": 0.6}}
 
 
 def median_seconds(step: Callable[[], Any], rounds: int) -> float:
@@ -91,17 +101,30 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
     """The queue loss at one size: time, extra memory, operations and bytes per second; `naive` is cross-entropy."""
     job = {"rows": int(rows), "batch": sizes["batch"], "width": sizes["width"], "products": products}
     seconds, extra = measured(queue_info_nce.prepare(job, [storage]), storage, sizes["rounds"])
-    # Four matrix products forward and backward; the queue is read at least once.
+    # Two matrix products, each of a product and a sum for each number; the queue is read at least once.
     operations = 4 * job["batch"] * job["width"] * job["rows"]
     stored = job["rows"] * job["width"] * ROW_BYTES.get(storage, 4)
     rates = {"flops": operations / seconds, "bytes_per_second": stored / seconds}
     return {"seconds": seconds, "extra_bytes": extra, "queue_bytes": stored, **rates}
 
 
-def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
-    step = gradient_cache.prepare({**sizes, "precision": precision}, [])
+def cache(sizes: dict[str, Any], batch: str, side: str, precision: str) -> dict[str, Any]:
+    """A contrastive batch, encoded in chunks."""
+    step = gradient_cache.prepare({**sizes, "batch": int(batch), "precision": precision}, [])
     seconds, extra = measured(step, side, sizes["rounds"])
-    return {"seconds": seconds, "pairs_per_second": sizes["batch"] / seconds, "extra_bytes": extra}
+    return {"seconds": seconds, "pairs_per_second": int(batch) / seconds, "extra_bytes": extra}
+
+
+def momentum_step(sizes: dict[str, Any]) -> dict[str, Any]:
+    """A step of `DualMomentumTrainer`, and the shares of its time in percent."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return training_step.train(Path(scratch), sizes)
+
+
+def table_rows(sizes: dict[str, Any], trained: str) -> dict[str, Any]:
+    """A step with `data` rows of the table of token embeddings trained, or the `whole` table."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return trainable_rows.train(Path(scratch), sizes, trainable_rows=trained == "data")
 
 
 def training(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
@@ -127,21 +150,36 @@ def mine(sizes: dict[str, Any], rows: str) -> dict[str, Any]:
     started = time.perf_counter()
     both = neighbours_both_ways(source, target, 4, method="exact", device=DEVICE)
     seconds = time.perf_counter() - started
+    operations = 2 * int(rows) ** 2 * sizes["width"]  # one product serves both directions
     found = float((order[both.forward_indices[:, 0]] == np.arange(int(rows))).mean())
-    return {"seconds": seconds, "rows_per_second": int(rows) / seconds, "accuracy": found}
+    rates = {"rows_per_second": int(rows) / seconds, "flops": operations / seconds}
+    return {"seconds": seconds, **rates, "accuracy": found}
 
 
-KINDS = {"limits": limits, "train": training, "queue": queue, "cache": cache, "encode": encode, "mine": mine}
+KINDS = {
+    "limits": limits,
+    "train": training,
+    "step": momentum_step,
+    "rows": table_rows,
+    "queue": queue,
+    "cache": cache,
+    "encode": encode,
+    "mine": mine,
+}
 
 
 def slices(sizes: dict[str, Any]) -> Iterator[str]:
     """Names of all slices: kind and arguments with spaces."""
     yield "limits"
+    yield "step"
+    yield "rows data"
+    yield "rows whole"
     for precision in ("bfloat16", "float32"):
         for side in (*METHODS, PEER):
             yield f"train {side} {precision}"
-        for side in (gradient_cache.OURS, gradient_cache.CACHED):
-            yield f"cache {side} {precision}"
+        for batch in sizes["cache"]["batches"]:
+            for side in (gradient_cache.OURS, gradient_cache.CACHED):
+                yield f"cache {batch} {side} {precision}"
         yield f"encode {precision}"
     for number, rows in enumerate(sizes["queue"]["rows"]):
         for products in ("bfloat16", "float32"):
@@ -165,12 +203,20 @@ def with_shares(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if kind == "queue" and "limits" in found:
             figures["of_matrix_limit"] = figures["flops"] / found["limits"][f"{arguments[2]}_flops"]
             figures["of_bandwidth"] = figures["bytes_per_second"] / found["limits"]["bandwidth"]
+        if kind == "mine" and "limits" in found:
+            figures["of_matrix_limit"] = figures["flops"] / found["limits"]["float32_flops"]
+        if kind == "cache" and (peer := found.get(name.replace(gradient_cache.OURS, gradient_cache.CACHED))):
+            figures["speed_to_peer"] = peer["seconds"] / figures["seconds"]
+        if kind == "rows" and (whole := found.get("rows whole")):
+            figures["speed_to_whole"] = whole["seconds"] / figures["seconds"]
         if kind == "train" and (peer := found.get(f"train {PEER} {arguments[-1]}")):
             figures["speed_to_peer"] = figures["pairs_per_second"] / peer["pairs_per_second"]
             figures["memory_to_peer"] = figures["peak_bytes"] / peer["peak_bytes"]
         exact = found.get(name.replace("bfloat16", "float32"))
         if kind in ("train", "encode") and exact and name.endswith("bfloat16"):
             figures["speed_to_float32"] = exact["seconds"] / figures["seconds"]
+        for figure, goal in GOALS.get(name, {}).items():
+            figures[f"goal_{figure}"] = goal
     return shown
 
 

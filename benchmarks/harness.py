@@ -15,7 +15,10 @@ that measure memory themselves, freed memory goes back to the system in every ro
 
 A case for a page of docs/results/ also has `page(rows)`: Markdown that is printed instead of the table.
 
-usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--OPTION VALUE ...]
+Results are kept for comparison with later ones, see `benchmarks.history`; not those of `--quick`, which are noise.
+
+usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--history FILE]
+                            [--OPTION VALUE ...]
 """
 
 from __future__ import annotations
@@ -40,13 +43,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.history import HISTORY, append_results
 from hf_xlsr.utils.files import write_json
 
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = (
     "cmlm coverage engines exports filtering gradient_cache hictl meaning methods mining mining_memory negatives "
-    "queue_info_nce queue_loss recall stored_vectors thresholds trainable_rows"
+    "queue_info_nce queue_loss recall stored_vectors thresholds trainable_rows training_step"
 ).split()
 # With these, glibc returns freed tensors to the system, so that memory is what is in use.
 FREEING = {"MALLOC_MMAP_THRESHOLD_": "65536"}
@@ -207,15 +211,28 @@ def hardware() -> dict[str, Any]:
     return {"hardware": name, "torch": torch.__version__, "load": os.getloadavg()[0]}
 
 
-def run_case(case: str, options: Job, rounds: int, output: Path) -> None:
+def machine_kind() -> str:
+    """Processor or GPU, cores, widest instructions, and version of torch: what ratios depend on."""
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
+    instructions = "AMX" if has_amx else torch.backends.cpu.get_cpu_capability()
+    machine = hardware()
+    return f"{machine['hardware']}, {os.cpu_count()} cores, {instructions}, torch {machine['torch']}"
+
+
+def run_case(case: str, options: Job, rounds: int, output: Path, history: Path | None) -> None:
+    """Measures all jobs, writes their rows to `output`, adds them to `history`, and prints the table or page."""
     module = importlib.import_module(f"benchmarks.{case}")
     jobs = jobs_of(case, options)
     grid = getattr(module, "GRID", {})
     output.parent.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for job in jobs:
-        rows += [{key: job[key] for key in grid} | row for row in measure(case, job, rounds)]
+        measured = measure(case, job, rounds)
+        rows += [{key: job[key] for key in grid} | row for row in measured]
         write_json(output, {**hardware(), "options": options, "rounds": rounds, "rows": rows})
+        if history is not None:
+            reference = measured[-1]["side"]
+            append_results(history, case, job, machine_kind(), [{"reference": reference, **row} for row in measured])
     settings = ", ".join(f"{key} {value}" for key, value in jobs[0].items() if key not in grid)
     title = f"{case}: {settings}"
     if hasattr(module, "page"):
@@ -236,6 +253,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--history", type=Path, default=HISTORY)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     known, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")] or ["--help"])
     if known.worker:
@@ -254,4 +272,5 @@ def main() -> None:
     options = vars(parser.parse_args())
     rounds = options["rounds"] or (1 if known.quick else getattr(module, "ROUNDS", 3))
     output = options["output"] or Path("outputs/benchmarks") / f"{known.case}.json"
-    run_case(known.case, {name: options[name] for name in (*values, "threads")}, rounds, output)
+    history = None if known.quick else options["history"]
+    run_case(known.case, {name: options[name] for name in (*values, "threads")}, rounds, output, history)

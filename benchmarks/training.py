@@ -27,12 +27,13 @@ WARM_UP = 4  # steps that are not timed
 
 
 class StepClock(TrainerCallback):
-    """Seconds of the steps after the warm-up, and the peak of memory at their ends."""
+    """Seconds of the steps after the warm-up, by the clock and of the processor, and the peak of memory at their ends."""
 
     current: StepClock
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.processor_times: list[float] = []
         self.peak = 0
         StepClock.current = self  # the Trainer makes its own from DEFAULT_CALLBACKS
 
@@ -50,10 +51,21 @@ class StepClock(TrainerCallback):
         self.on_pre_optimizer_step(args, state, control)
         synchronize()
         self.times.append(time.perf_counter())
+        self.processor_times.append(time.process_time())
 
     def figures(self, batch: int) -> dict[str, float]:
-        step = (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
-        return {"seconds": step, "pairs_per_second": batch / step, "peak_bytes": self.peak}
+        step = per_step(self.times)
+        return {
+            "seconds": step,
+            "processor_seconds": per_step(self.processor_times),
+            "pairs_per_second": batch / step,
+            "peak_bytes": self.peak,
+        }
+
+
+def per_step(times: list[float]) -> float:
+    """The mean time of a step after the warm-up, from the times at the ends of all steps."""
+    return (times[-1] - times[WARM_UP - 1]) / (len(times) - WARM_UP)
 
 
 def fill_queues(model: Any) -> None:

@@ -1,6 +1,9 @@
 """Builds the distributions, checks what they hold, and uses them in clean environments; `make release-check` runs it.
 
 usage: python tests/release_check.py [--versions newest lowest] [--torch 2.13.0] [--keep FOLDER | --given FOLDER]
+                                     [--history FILE]
+
+A release stops where a speed case became slower, or needs more memory, by more than a tenth; see benchmarks/history.py.
 
 `lowest` installs the lower bound of each dependency that pyproject.toml names, also of those of the extras, `newest`
 whatever the installer finds. `--given` takes distributions that are already built.
@@ -112,6 +115,14 @@ def lowest_versions() -> list[str]:
     return lowest
 
 
+def speed(history: Path | None) -> str:
+    """Compares the newest results of the speed cases with earlier ones on the same kind of machine."""
+    command = [sys.executable, "-m", "benchmarks.history", "--check"]
+    if history:
+        command += ["--history", str(history.resolve())]
+    return run(command, cwd=ROOT).strip()
+
+
 def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
     """Installs the wheel into a new environment, runs the smoke test there, and returns what it printed."""
     venv.create(folder)
@@ -140,6 +151,7 @@ def main() -> int:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--keep", type=Path, help="folder that the distributions are left in")
     place.add_argument("--given", type=Path, help="folder with distributions, which are checked instead of new ones")
+    parser.add_argument("--history", type=Path, help="results of `python -m benchmarks CASE`, if not in outputs/")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         dist = options.keep or Path(temporary) / "dist"
@@ -152,6 +164,7 @@ def main() -> int:
                 print(f"built    {wheel.name}, {sdist.name}")
             check_contents(wheel, sdist)
             print("contents versions, recipes, cards and metadata agree")
+            print(f"speed    {speed(options.history)}")
             for versions in options.versions:
                 print(f"{versions:8} {use(wheel, versions, options.torch, Path(temporary) / versions).strip()}")
         except Wrong as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from hf_xlsr.utils.auto_classes import load_auto
 from hf_xlsr.utils.devices import PLAIN_ATTENTION_TOKENS, attention_for, autocast_dtype_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import disk_errors
+from hf_xlsr.utils.memory import freed_memory_kept
 from hf_xlsr.utils.seals import seal
 
 NO_SHARDED_ROWS = "`trainable_rows` needs whole weights on every process."
@@ -356,8 +358,11 @@ class XlsrTrainer(GuardedTrainer, DataFlow, LoggedLosses, SlimPushes):
         if self.guards and self.model_init is None:
             self.measure_before()
 
+        # Memory of a GPU is kept by torch.
+        keeping = freed_memory_kept() if self.args.device.type == "cpu" else nullcontext()
         try:
-            output = super().train(resume_from_checkpoint, *args, **kwargs)
+            with keeping:
+                output = super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise XlsrError(f"'{resume_from_checkpoint}' has pickles, which may run code. Use another.") from error
         finally:

@@ -1,10 +1,13 @@
-"""Whether memory suffices, before an allocation fails or the process is killed for it."""
+"""Whether memory suffices, before an allocation fails or the process is killed for it; and memory that is kept."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -12,6 +15,13 @@ import psutil
 from hf_xlsr.utils.errors import XlsrError
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
+# Settings of glibc's `mallopt`, and their defaults.
+TRIM_THRESHOLD = -1
+MOST_MAPPED_BLOCKS = -4
+DEFAULT_TRIM_THRESHOLD = 128 * 1024
+DEFAULT_MAPPED_BLOCKS = 65536
+NEVER = -1
+ALLOCATOR_VARIABLES = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
 def free_memory() -> int:
@@ -43,3 +53,26 @@ def require_memory_for_weights(path: str | os.PathLike[str]) -> None:
     sizes = [file.stat().st_size for file in Path(path).glob("**/*.safetensors")]
     if sizes:
         require_memory(f"Model '{os.fspath(path)}'", max(sizes))
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Lets the next allocation reuse freed memory, which goes back to the system at the end; on Linux with glibc.
+
+    By default glibc maps every large block anew, and the kernel zeroes it page by page: a fifth of the time of a training
+    step whose gradients are larger than its batches. Values do not change; the peak of memory grows by what is kept.
+    Whoever sets one of glibc's own variables, such as `MALLOC_TRIM_THRESHOLD_`, keeps what it says.
+    """
+    if any(name in os.environ for name in ALLOCATOR_VARIABLES) or platform.libc_ver()[0] != "glibc":
+        yield
+        return
+
+    libc = ctypes.CDLL(None)
+    libc.mallopt(MOST_MAPPED_BLOCKS, 0)
+    libc.mallopt(TRIM_THRESHOLD, NEVER)
+    try:
+        yield
+    finally:
+        libc.mallopt(MOST_MAPPED_BLOCKS, DEFAULT_MAPPED_BLOCKS)
+        libc.mallopt(TRIM_THRESHOLD, DEFAULT_TRIM_THRESHOLD)
+        libc.malloc_trim(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu, harness
+from benchmarks import gpu, harness, training_step
 
 
 def measured(case: str, **options: Any) -> dict[str, Any]:
@@ -92,6 +92,46 @@ def test_engines_share_the_work() -> None:
 def gpu_report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr("sys.argv", ["gpu", "--quick", *words])
     return gpu.main()
+
+
+def test_gpu_script_has_a_slice_for_each_question() -> None:
+    names = set(gpu.slices(gpu.FULL))
+    assert names >= {"limits", "mine 1000000", "step", "rows data", "rows whole"}
+    assert names >= {f"train {side} bfloat16" for side in ("lightweight", "dual_momentum", "hictl", "cmlm", gpu.PEER)}
+    assert names >= {f"cache {batch} ours bfloat16" for batch in (512, 4096)}
+    assert names >= gpu.GOALS.keys()
+    assert {name.split()[0] for name in names} == gpu.KINDS.keys() == gpu.FULL.keys() == gpu.QUICK.keys()
+
+
+def test_slices_are_compared_with_the_limits_and_with_peers() -> None:
+    queue = "queue 10000000 bfloat16 bfloat16"
+    peer = "CachedMultipleNegativesRankingLoss"
+    shown = gpu.with_shares({
+        "limits": {"bfloat16_flops": 100.0, "float32_flops": 50.0, "bandwidth": 10.0},
+        "mine 1000": {"flops": 20.0},
+        queue: {"flops": 70.0, "bytes_per_second": 1.0},
+        "cache 512 ours bfloat16": {"seconds": 2.0},
+        f"cache 512 {peer} bfloat16": {"seconds": 3.0},
+        "rows data": {"seconds": 2.0},
+        "rows whole": {"seconds": 4.0},
+    })  # fmt: skip
+    assert shown["mine 1000"]["of_matrix_limit"] == 0.4
+    assert (shown[queue]["of_matrix_limit"], shown[queue]["goal_of_matrix_limit"]) == (0.7, 0.6)
+    assert shown["cache 512 ours bfloat16"]["speed_to_peer"] == 1.5
+    assert shown["rows data"]["speed_to_whole"] == 2.0
+
+
+def test_smallest_slice_runs_on_a_processor() -> None:
+    figures = gpu.run_slice("limits", quick=True)
+    assert min(figures["bfloat16_flops"], figures["float32_flops"], figures["bandwidth"]) > 0
+
+
+@pytest.mark.slow
+def test_step_is_split_into_kinds_of_work() -> None:
+    figures = gpu.run_slice("step", quick=True)
+    shares = [figures[kind] for kind in (*training_step.KINDS, "other")]
+    assert sum(shares) == pytest.approx(100)
+    assert figures["products"] > 0 and figures["norms of the gradient"] > 0
 
 
 @pytest.mark.slow
