@@ -7,6 +7,7 @@ Each stage of each size runs in a process of its own, within `--memory`, on data
 - search: by cells, between made vectors of width `--width` in float16 files;
 - extraction: one to one, from made neighbourhoods in files, as search leaves them;
 - writing: the pairs with their texts, to a TSV file;
+- negatives: `hf-xlsr negatives` with all its stages, on as many pairs, by cells;
 - known: the index of as many vectors in a folder that commands share (`--vectors`).
 
 A size is the number of sentences of each side. `allocated_bytes` is the peak of the memory that a process allocates above
@@ -34,7 +35,8 @@ import numpy as np
 
 from benchmarks.harness import Job, Step
 from hf_xlsr.encoders.cache import VectorStore
-from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.negatives import run_negatives
+from hf_xlsr.mining.options import MiningOptions, NegativeOptions
 from hf_xlsr.mining.outputs import write_pairs
 from hf_xlsr.mining.pipeline import MiningRun
 from hf_xlsr.mining.search.block_search import RESULTS
@@ -64,6 +66,17 @@ class Lengths:
     def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
         lengths = np.array([len(text) for text in texts], np.float32)
         return np.cos(lengths[:, None] * np.arange(1, self.width + 1, dtype=np.float32))
+
+
+class Numbers:
+    """Encodes a text as a direction that depends on the number in it, so that translations have one direction."""
+
+    def __init__(self, width: int) -> None:
+        self.frequencies = np.sqrt(np.arange(2, width + 2))  # irrational, most of them
+
+    def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
+        numbers = np.array([int("0" + "".join(filter(str.isdigit, text))) for text in texts], np.float64)
+        return np.cos(numbers[:, None] * self.frequencies).astype(np.float32)
 
 
 def blocks_of(rows: int) -> Iterator[np.ndarray]:
@@ -170,6 +183,12 @@ def write(folder: Path, job: Job) -> None:
     write_pairs(folder / "pairs.tsv", run.sentences())
 
 
+def choose_negatives(folder: Path, job: Job) -> None:
+    mining = MiningOptions(memory=job["memory"], method="ivf", device="cpu")
+    source, target = (str(folder / f"{side}.txt") for side in TEXT_SIDES)
+    run_negatives(source, target, folder / "negatives", mining, NegativeOptions(), encoder=Numbers(job["width"]))
+
+
 def make_pairs(folder: Path, job: Job) -> None:
     """A pair for each sentence that was read, in a random order."""
     rows = min(map(len, stores_in(folder)))
@@ -209,6 +228,7 @@ STAGES: dict[str, tuple[Callable[[Path, Job], None], Callable[[Path, Job], None]
     "search": (make_vectors, search),
     "extraction": (make_neighbours, extract),
     "writing": (prepare_writing, write),
+    "negatives": (make_texts, choose_negatives),
     "known": (make_known, find_known),
 }
 
