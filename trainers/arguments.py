@@ -217,12 +217,18 @@ class LightweightTrainingArguments(XlsrTrainingArguments):
 class DualMomentumTrainingArguments(XlsrTrainingArguments):
     """Arguments of `DualMomentumTrainer`. Each batch contains one language pair.
 
+    As in `DualMomentumConfig`, the defaults suit some thousands of translation pairs: batches are small, for many steps,
+    and the learning rate rises during the first tenth of them. The paper's values are in the recipe `moco_bert_en_zh`.
+
     Args:
         queue_prefill: Fill the queues with keys of random training sentences before the first step.
         nli_batch_size: Pairs of the auxiliary task in an optimiser step, in all micro-batches and processes.
     """
 
     homogeneous_batches: bool = True
+    learning_rate: float = 2e-4
+    warmup_steps: float = 0.1
+    weight_decay: float = 0.01
     queue_prefill: bool = False
     nli_batch_size: int = 128
     ddp_find_unused_parameters: bool | None = field(

@@ -29,7 +29,7 @@ from hf_xlsr.data.prompts import SIDES
 from hf_xlsr.encoders.encoding import BATCH_SIZE
 from hf_xlsr.losses.queue_info_nce import TEMPERATURE
 from hf_xlsr.modeling import citations
-from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
+from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import MOMENTUM, QUEUE_SIZE, DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.contrast import direction_loss, momentum_pairs, update_averages
 from hf_xlsr.modeling.memory_queue import MemoryQueue
 from hf_xlsr.sentence_transformers.losses import Features, LossParts
@@ -95,7 +95,8 @@ class DualMomentumLoss(nn.Module):
 
     Args:
         queue_size: Keys in each queue; 0 for none.
-        momentum: Of the copy; 1 keeps it as it was.
+        momentum: Of the copy; 1 keeps it as it was. As of all settings, the default suits some thousands of pairs; the
+            paper has 409,600 keys, momentum 0.999, and none of the next three settings.
         temperature: Divides the cosines.
         queue_storage: `float32`, `bfloat16` or `int8`.
         in_batch_negatives: Also take the other keys of the batch as negatives.
@@ -112,14 +113,14 @@ class DualMomentumLoss(nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        queue_size: int = 65_536,
-        momentum: float = 0.999,
+        queue_size: int = QUEUE_SIZE,
+        momentum: float = MOMENTUM,
         temperature: float = TEMPERATURE,
         *,
         queue_storage: str = "float32",
-        in_batch_negatives: bool = False,
-        mask_stale_keys: bool = False,
-        mask_duplicates: bool = False,
+        in_batch_negatives: bool = True,
+        mask_stale_keys: bool = True,
+        mask_duplicates: bool = True,
         split_softmax: bool = False,
         matryoshka_dims: Sequence[int] | None = None,
         gather_across_devices: bool = False,

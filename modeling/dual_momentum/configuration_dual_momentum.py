@@ -15,11 +15,16 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.files import path_name
 
 SHARED = "shared"
+QUEUE_SIZE = 4096
+MOMENTUM = 0.99
 
 
 @strict
 class DualMomentumConfig(EncoderSettingsConfig):
-    """Configuration of `DualMomentumModel`; the defaults are the paper's (table 9).
+    """Configuration of `DualMomentumModel`.
+
+    The defaults suit some thousands of translation pairs. The paper's values, for millions (table 9), are in the recipe
+    `moco_bert_en_zh`.
 
     Args:
         languages: Language codes, two or more; each has a memory queue.
@@ -30,12 +35,14 @@ class DualMomentumConfig(EncoderSettingsConfig):
         projection_dim: Width of sentence embeddings after a linear projection of each encoder, a part of its head; 0
             for no projection: all encoders must then have the same width.
         transformer_options: What sentence-transformers' `Transformer` stores of each encoder, by its name.
-        queue_size: Keys kept for each language; 0 disables the queues.
+        queue_size: Keys kept for each language, 409,600 in the paper; 0 disables the queues.
         queue_storage: How keys are stored: `float32`, `bfloat16` or `int8` (with a scale for each row).
         temperature: Divides the similarities in equation 2.
-        momentum: Share of a momentum encoder's weights that a step keeps, equation 1.
+        momentum: Share of a momentum encoder's weights that a step keeps, equation 1; 0.999
+            in the paper.
         use_momentum: If False, keys are the base encoder's own embeddings, without gradient (the paper's table 5).
-        in_batch_negatives: Add the other keys of the batch, over all processes, to the negatives of the queue.
+        in_batch_negatives: Add the other keys of the batch, over all processes, to the negatives of the queue. The
+            paper has the queue alone.
         mask_stale_keys: Remove a query's own translation, still in the queue from an earlier epoch, from its
             negatives. The paper keeps it.
         mask_duplicates: Likewise for keys of other pairs with exactly the translation's text.
@@ -51,7 +58,7 @@ class DualMomentumConfig(EncoderSettingsConfig):
         >>> small = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 2}
         >>> config = DualMomentumConfig(languages=["en", "zh"], encoder_configs={"en": small, "zh": small})
         >>> config.hidden_size, config.momentum
-        (32, 0.999)
+        (32, 0.99)
     """
 
     model_type = "dual_momentum"
@@ -61,14 +68,14 @@ class DualMomentumConfig(EncoderSettingsConfig):
     encoder_configs: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Any] | None = None
     projection_dim: int = at_least_zero(default=0)
-    queue_size: int = at_least_zero(default=409_600)
+    queue_size: int = at_least_zero(default=QUEUE_SIZE)
     queue_storage: Literal["float32", "bfloat16", "int8"] = "float32"
     temperature: float | int = above_zero(default=TEMPERATURE)
-    momentum: float | int = share(default=0.999)
+    momentum: float | int = share(default=MOMENTUM)
     use_momentum: bool = True
-    in_batch_negatives: bool = False
-    mask_stale_keys: bool = False
-    mask_duplicates: bool = False
+    in_batch_negatives: bool = True
+    mask_stale_keys: bool = True
+    mask_duplicates: bool = True
     split_softmax: bool = False
     nli_labels: int = at_least_zero(default=0)
     nli_hidden_size: int = at_least_one(default=256)

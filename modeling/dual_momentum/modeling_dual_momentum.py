@@ -71,12 +71,17 @@ class DualMomentumModel(XlsrPreTrainedModel):
         >>> model = DualMomentumModel(DualMomentumConfig(languages=["en", "zh"], encoder_configs=encoders, queue_size=8))
         >>> ids = torch.tensor([[3, 4], [5, 6]])
         >>> mask = torch.ones_like(ids)
-        >>> output = model(ids, mask, ids + 4, mask, source_lang="en", target_lang="zh")
-        >>> output.loss.item()  # nothing is in the queues yet
-        0.0
-        >>> model.enqueue("zh", output.target_keys, torch.tensor([1, 2]), torch.tensor([0, 1]))
-        >>> bool(model(ids, mask, ids + 4, mask, source_lang="en", target_lang="zh").loss > 0)
+        >>> numbers = {  # of the texts and pairs: equal texts are no negatives of each other
+        ...     "source_texts": torch.tensor([1, 2]),
+        ...     "target_texts": torch.tensor([3, 4]),
+        ...     "examples": torch.tensor([0, 1]),
+        ... }
+        >>> output = model(ids, mask, ids + 4, mask, source_lang="en", target_lang="zh", **numbers)
+        >>> bool(output.loss > 0)  # nothing is in the queues yet, but the batch has negatives
         True
+        >>> model.enqueue("zh", output.target_keys, numbers["target_texts"], numbers["examples"])
+        >>> model.queues["zh"].count
+        2
     """
 
     config: DualMomentumConfig

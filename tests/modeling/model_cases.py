@@ -185,7 +185,10 @@ def distillation_batch(vocabulary: int) -> dict[str, Any]:
     }
 
 
+# Negatives of equation 2: the queue alone.
+QUEUE_ALONE = {"in_batch_negatives": False, "mask_stale_keys": False, "mask_duplicates": False}
 DUAL = {
+    **QUEUE_ALONE,
     "languages": ["en", "fr"],
     "queue_size": 16,
     "queue_storage": "int8",
@@ -205,7 +208,13 @@ CASES: dict[str, Case] = {
     ),
     "dual_momentum_shared": Case(
         DualMomentumModel,
-        {"languages": ["en", "fr"], "queue_size": 16, "nli_labels": 3, "encoder_configs": {"shared": BERT}},
+        {
+            **QUEUE_ALONE,
+            "languages": ["en", "fr"],
+            "queue_size": 16,
+            "nli_labels": 3,
+            "encoder_configs": {"shared": BERT},
+        },
         pair_batch,
         encoders=("encoders.shared", "momentum_encoders.shared"),
         float32=KEYS,
@@ -291,7 +300,7 @@ def lightweight(encoder: Any = PLAIN, **options: Any) -> LightweightDualTransfor
 def dual(encoders: dict[str, dict[str, Any]] | None = None, **options: Any) -> DualMomentumModel:
     """A model as it starts, without dropout."""
     torch.manual_seed(0)
-    values: dict[str, Any] = {"languages": ["en", "fr"], "queue_size": 32, **options}
+    values: dict[str, Any] = {**QUEUE_ALONE, "languages": ["en", "fr"], "queue_size": 32, **options}
     values["encoder_configs"] = encoders or dict.fromkeys(values["languages"], PLAIN)
     return DualMomentumModel(DualMomentumConfig(**values))
 

@@ -33,7 +33,7 @@ from hf_xlsr.modeling.memory_queue import MemoryQueue
             "projection_dim",
         ),
         (DualMomentumConfig, {"pooling": "men"}, "pooling"),
-        (DualMomentumConfig, {"queue_size": 0}, "queue_size"),
+        (DualMomentumConfig, {"queue_size": 0, "in_batch_negatives": False}, "queue_size"),
         (HictlConfig, {"word_query": "both"}, "word_query"),
         (LightweightConfig, {"generative_task": "ugtt"}, "generative_task"),
         (LightweightConfig, {"similarity_weight": -0.1}, "similarity_weight"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from model_cases import BERT, VOCABULARY, Case, build, gradients_of, in_training, pair_batch, sentences
+from model_cases import BERT, QUEUE_ALONE, VOCABULARY, Case, build, gradients_of, in_training, pair_batch, sentences
 from safetensors.torch import load_file, save_file
 from two_processes import run_on_two_processes
 
@@ -20,7 +20,7 @@ from hf_xlsr.losses import additive_margin_loss, alignment_loss, sentence_contra
 PAIRS = 4
 WIDTH = 16
 DIMS = [3, 8]
-DUAL = {"languages": ["en", "fr"], "queue_size": 16, "encoder_configs": {"shared": BERT}}
+DUAL = {**QUEUE_ALONE, "languages": ["en", "fr"], "queue_size": 16, "encoder_configs": {"shared": BERT}}
 MODELS: dict[str, Case] = {
     "hictl": Case(HictlForPreTraining, {"text_config": BERT, "lm_weight": 0, "word_weight": 0}, dict),
     "cmlm": Case(CmlmModel, {"text_config": BERT, "retrieval_normalize": True, "retrieval_scale": 10.0}, dict),

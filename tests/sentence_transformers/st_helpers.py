@@ -149,7 +149,8 @@ def trainer_of(
 
 
 def queue_loss(model: Any, **options: Any) -> DualMomentumLoss:
-    return DualMomentumLoss(model, **{"queue_size": QUEUE, "momentum": 0.9, **options})
+    queue_alone = {"in_batch_negatives": False, "mask_stale_keys": False, "mask_duplicates": False}
+    return DualMomentumLoss(model, **{"queue_size": QUEUE, "momentum": 0.9, **queue_alone, **options})
 
 
 def features_of(model: Any, data: Dataset, tasks: Any = None) -> list[dict[str, Any]]:

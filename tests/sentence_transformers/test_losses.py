@@ -141,6 +141,7 @@ def twin_of(encoders: dict[str, Any], **settings: Any) -> DualMomentumModel:
         encoder_configs={name: encoder.config for name, encoder in encoders.items()},
         queue_size=64,
         momentum=0.9,
+        in_batch_negatives=False,
         **settings,
     )
     twin = DualMomentumModel(config).double().train()

@@ -47,7 +47,14 @@ def pairs_data(language_pairs: Sequence[tuple[str, str]] = (LANGUAGES,), count: 
 
 def tiny_dual(dropout: float = 0.0, shared: bool = False, **options: Any) -> DualMomentumModel:
     torch.manual_seed(0)
-    values: dict[str, Any] = {"languages": list(LANGUAGES), "queue_size": 64, "momentum": 0.9, **options}
+    queue_alone = {"in_batch_negatives": False, "mask_stale_keys": False, "mask_duplicates": False}
+    values: dict[str, Any] = {
+        "languages": list(LANGUAGES),
+        "queue_size": 64,
+        "momentum": 0.9,
+        **queue_alone,
+        **options,
+    }
     encoder = {**tiny_encoder(50), "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     names = ["shared"] if shared else values["languages"]
     configs = {name: dict(encoder) for name in names}
@@ -61,6 +68,7 @@ def arguments(folder: Path, **options: Any) -> DualMomentumTrainingArguments:
         "save_strategy": "steps",
         "save_steps": 1000,
         "max_grad_norm": 10.0,
+        "warmup_steps": 0,
     }
     return DualMomentumTrainingArguments(str(folder), **{**TINY, **steps, **options})
 
