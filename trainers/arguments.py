@@ -221,6 +221,9 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
     and the learning rate rises during the first tenth of them. The paper's values are in the recipe `moco_bert_en_zh`.
 
     Args:
+        learning_rate: The highest; 4e-5 in the paper, for batches of 1,024.
+        warmup_steps: Steps in which the learning rate rises, or below 1 their share of all steps; 400 in the paper.
+        weight_decay: Of AdamW; 1e-4 in the paper.
         queue_prefill: Fill the queues with keys of random training sentences before the first step.
         nli_batch_size: Pairs of the auxiliary task in an optimiser step, in all micro-batches and processes.
     """

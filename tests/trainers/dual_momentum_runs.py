@@ -69,6 +69,7 @@ def arguments(folder: Path, **options: Any) -> DualMomentumTrainingArguments:
         "save_steps": 1000,
         "max_grad_norm": 10.0,
         "warmup_steps": 0,
+        "weight_decay": 0.0,
     }
     return DualMomentumTrainingArguments(str(folder), **{**TINY, **steps, **options})
 
