@@ -18,7 +18,7 @@ from hf_xlsr.data.languages import language_code, own_weight, scripts_of
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.hashing import remembered_sha256
-from hf_xlsr.utils.plugins import Registry, is_package, plugin_failures
+from hf_xlsr.utils.plugins import Registry, plugin_failures
 
 FASTTEXT = "fasttext:"
 LETTERS = ("script", "alphabet")
@@ -182,8 +182,6 @@ def register_identifier(name: str, labels: Iterable[str] = ()) -> Callable[[Iden
     def register(function: Identify) -> Identify:
         def make() -> Identifier:
             origin = IDENTIFIERS.origin(name)
-            if not is_package(origin):  # which has a version
-                origin = _name_of_function(function)
             return Identifier(f"{name} ({origin})", function, known_labels)
 
         IDENTIFIERS.add(name, make, function)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
 RESERVED_OPTIONS = frozenset(
     "model protocol data suite vectors show_list name seed output metric predictions columns languages where config "
-    "format split limit prompt routes batch_size device dtype truncate_dim num_proc num_gpus engine address".split()
+    "format split limit prompt routes batch_size device dtype truncate_dim num_proc num_gpus engine address help list "
+    "protocol_options".split()
 )
 """Names of the command's own options, which no protocol may have."""
 Rows = list[Row]
@@ -273,7 +274,9 @@ def protocols_of_key(key: str) -> list[Protocol]:
     name, *others = key.removeprefix("eval_").split("/")
     if not others:
         return list(PROTOCOLS.values())
-    return [PROTOCOLS[known] for known in PROTOCOLS if f"-{known}-" in f"-{name}-"]
+    names = [known for known in PROTOCOLS if f"-{known}-" in f"-{name}-"]
+    longest = [known for known in names if not any(f"-{known}-" in f"-{other}-" for other in names if other != known)]
+    return [PROTOCOLS[known] for known in longest]
 
 
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -19,9 +20,12 @@ from hf_xlsr.evaluation.protocol import (
     DebiasOptions,
     Inputs,
     Options,
+    OptionSpec,
     Protocol,
+    specs_of,
 )
 from hf_xlsr.evaluation.reading import PairInputs, RowInputs, read_language_rows, read_pairs
+from hf_xlsr.evaluation.report import metric_unit, names_its_unit
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
@@ -137,9 +141,11 @@ def register_protocol(
 
     def register(function: FunctionT) -> FunctionT:
         summary = (inspect.getdoc(function) or name).partition("\n")[0].rstrip(".")
-        is_of_pairs = columns == PAIR
+        is_of_pairs = tuple(columns) == PAIR
         declared = options or (DebiasOptions if is_of_pairs else Options)
-        _check_declaration(name, columns, declared)
+        _check_columns(name, columns)
+        _check_options(name, declared)
+        _check_unit(name, headline, unit)
 
         def run(encoder: Encoder, inputs: RowInputs, values: Options) -> Results:
             results = Results()
@@ -153,6 +159,7 @@ def register_protocol(
                 if headline not in metrics:
                     raise XlsrError(f"protocol '{name}' must give '{headline}', got {', '.join(metrics)}.")
                 variant = f"{name}{_variant(values)}"
+                metrics = {**metrics, headline: _floating(metrics[headline])}
                 results |= _results_of(metrics, inputs, variant, languages, is_share=unit != "")
             return results
 
@@ -163,7 +170,7 @@ def register_protocol(
             read_pairs if is_of_pairs else read_language_rows,
             run,
             declared,
-            required=columns,
+            required=tuple(columns),
             optional=("source_lang", "target_lang", "split") if is_of_pairs else ("lang", "split"),
             headlines=(headline,),
             lower_is_better=lower_is_better,
@@ -179,21 +186,61 @@ def _table_of(columns: tuple[str, ...]) -> str:
     return f"a table with {', '.join(columns)}"
 
 
-def _check_declaration(name: str, columns: tuple[str, ...], options: type[Options]) -> None:
-    """Raises for columns that no file can have, for options of the command, and for a name like that of a variant."""
+def _check_columns(name: str, columns: tuple[str, ...]) -> None:
+    """Raises for columns that no file can have, and for a name like that of a variant."""
+    if not set(PAIR).isdisjoint(columns) and tuple(columns) != PAIR:
+        raise XlsrError(f"The columns of protocol '{name}' must be source and target alone, or others without them.")
     for column in columns:
         if column not in KNOWN_COLUMNS:
             raise XlsrError(
                 f"The column '{column}' of protocol '{name}' is not known; {did_you_mean(column, KNOWN_COLUMNS)}"
             )
-    for declared in fields(options):
-        if declared.name in RESERVED_OPTIONS:
-            raise XlsrError(f"The option '{declared.name}' of protocol '{name}' is one of the command. Rename it.")
     for known in PROTOCOLS.built_in:
         if name.startswith(f"{known}-") and name not in PROTOCOLS.built_in:
             raise XlsrError(
                 f"The protocol '{name}' would have results like those of a variant of '{known}'. Rename it."
             )
+
+
+def _check_options(name: str, options: type[Options]) -> None:
+    """Raises for options that the command cannot show beside those of itself and of the other protocols."""
+    for declared in fields(options):
+        if "help" not in declared.metadata:
+            raise XlsrError(
+                f"The option '{declared.name}' of protocol '{name}' must be made by `option(default, help)`."
+            )
+        if declared.name in RESERVED_OPTIONS:
+            raise XlsrError(f"The option '{declared.name}' of protocol '{name}' is one of the command. Rename it.")
+        if declared.default is True:
+            raise XlsrError(
+                f"The option '{declared.name}' of protocol '{name}' must be False by default: it is a switch."
+            )
+
+    others: dict[str, OptionSpec] = {}
+    for protocol in (*PROTOCOLS.built_in.values(), *PROTOCOLS.plugged.values()):
+        if protocol.name != name:
+            others |= specs_of(protocol.options)
+    for spec in specs_of(options).values():
+        other = others.get(spec.name, spec)
+        if replace(other, help=spec.help) != spec:
+            raise XlsrError(
+                f"The option '{spec.name}' of protocol '{name}' has other values than in another protocol. Rename it."
+            )
+
+
+def _check_unit(name: str, headline: str, unit: str) -> None:
+    """Raises if the headline is printed in another unit where other protocols have it, see `metric_unit`."""
+    is_known = names_its_unit(headline) or any(headline in other.headlines for other in PROTOCOLS.plugged.values())
+    if is_known and metric_unit(headline) != unit and name not in PROTOCOLS.plugged:
+        raise XlsrError(
+            f"The headline '{headline}' of protocol '{name}' has the unit '{metric_unit(headline)}' elsewhere, got "
+            f"'{unit}'. Declare that unit, or rename the headline."
+        )
+
+
+def _floating(value: Any) -> Any:
+    """A whole number as a float: the headline is no count."""
+    return float(value) if isinstance(value, int) else value
 
 
 def _variant(options: Options) -> str:
@@ -202,7 +249,11 @@ def _variant(options: Options) -> str:
     parts = []
     for declared in fields(options):
         if declared.name in values and values[declared.name] != declared.default:
-            parts.append(f"-{declared.name}{values[declared.name]}".replace("/", "-"))
+            value = values[declared.name]
+            items = value if isinstance(value, (tuple, list)) else [value]
+            if declared.metadata["files"]:
+                items = [Path(item).name for item in items]  # folders differ between machines
+            parts.append(f"-{declared.name}{'+'.join(map(str, items))}".replace("/", "-"))
     return "".join(parts)
 
 
@@ -215,9 +266,16 @@ def _results_of(
     for metric, value in metrics.items():
         if isinstance(value, Outcomes):
             outcomes[metric] = value
-        elif isinstance(value, np.ndarray) and value.ndim == 1:
-            outcomes[metric] = Outcomes("mean" if is_share else "unbounded_mean", (value,))
+            continue
+
+        array = np.asarray(value)
+        if array.ndim > 1 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise XlsrError(
+                f"protocol '{protocol}' must give a finite number as '{metric}', or one for each example, got {value!r}."
+            )
+        if array.ndim == 1:
+            outcomes[metric] = Outcomes("mean" if is_share else "unbounded_mean", (array,))
         else:
-            values[metric] = value
+            values[metric] = array.item()
     candidates = values.pop(CANDIDATES, None)
     return measured(inputs.name, protocol, languages, inputs.split, values, outcomes, candidates=candidates)

@@ -48,6 +48,17 @@ def metric_unit(metric: str) -> str:
     return "%"
 
 
+def names_its_unit(metric: str) -> bool:
+    """Whether a word of a metric's name tells its unit, as `accuracy` and `spearman` do.
+
+    Examples:
+        >>> names_its_unit("spearman"), names_its_unit("quality")
+        (True, False)
+    """
+    words = set(_words(metric))
+    return not words.isdisjoint(PLAIN_WORDS | SCORE_WORDS | HIGHER_WORDS | LOWER_WORDS)
+
+
 def metric_value(metric: str, value: float) -> str:
     """A value as tables and plots write it, without its unit: a count as an integer, a plain number with four decimals.
 

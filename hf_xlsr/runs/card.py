@@ -210,7 +210,7 @@ def _training_facts(run: Method, starts: Mapping[str, str], settings: Mapping[st
     if settings.get("hardware"):
         facts["hardware"] = settings["hardware"]
     facts["seed"] = str(run.recipe.seed)
-    if settings.get(PLUGINS):
+    if isinstance(settings.get(PLUGINS), Mapping):
         facts["plug-ins"] = in_words(settings[PLUGINS])
     facts["versions"] = framework_versions(settings.get("versions", {}))
     return facts

@@ -8,15 +8,18 @@ nothing that a file says is imported.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from threading import RLock
 from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
@@ -38,10 +41,12 @@ class _Loader:
 
     Attributes:
         failures: A sentence for each entry point that cannot be imported.
+        current: The entry point whose module is being imported.
     """
 
     def __init__(self) -> None:
         self.failures: list[str] = []
+        self.current: EntryPoint | None = None
         self._begun: set[EntryPoint] = set()
         self._lock = RLock()
 
@@ -55,6 +60,7 @@ class _Loader:
                     self._load_one(entry)
 
     def _load_one(self, entry: EntryPoint) -> None:
+        outer, self.current = self.current, entry
         try:
             entry.load()
         except (Exception, SystemExit) as error:  # of any kind: it is another package's code
@@ -65,6 +71,8 @@ class _Loader:
             sentence = f"The plug-in '{entry.name} = {entry.value}'{package} cannot be imported: {cause.rstrip('.')}."
             self.failures.append(sentence)
             logger.warning("%s", sentence)
+        finally:
+            self.current = outer
 
 
 _loader = _Loader()
@@ -76,18 +84,48 @@ def package_of(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
 
 
-def origin_of(module: str) -> str:
-    """Name and version of the package whose entry points name a module, or else the module itself.
+def origin_of(definition: Any) -> str:
+    """Name and version of the package of a function or class; for one of no package, its module and a hash of its code.
+
+    The package is the one whose entry points name the nearest module: packages can share the first part of their names.
 
     Examples:
-        >>> origin_of("__main__")
-        'module __main__'
+        >>> class Square: ...
+        >>> origin_of(Square).startswith("module ")
+        True
     """
-    top = module.partition(".")[0]
+    module = _module_of(definition)
+    nearest = 0
+    package = ""
     for entry in _entry_points():
-        if entry.module.partition(".")[0] == top and entry.dist:
-            return package_of(entry)
-    return f"{MODULE}{module}"
+        shared = _shared_parts(entry.module, module)
+        if shared > nearest and entry.dist:
+            nearest = shared
+            package = package_of(entry)
+    return package or f"{MODULE}{module} {_code_hash(definition)}"
+
+
+def _module_of(definition: Any) -> str:
+    return str(definition.__module__).replace("__mp_main__", "__main__")  # as processes import a script
+
+
+def _shared_parts(first: str, second: str) -> int:
+    """How many parts of two dotted names are equal from the start."""
+    count = 0
+    for first_part, second_part in zip(first.split("."), second.split("."), strict=False):
+        if first_part != second_part:
+            break
+        count += 1
+    return count
+
+
+def _code_hash(definition: Any) -> str:
+    """A hash of the source of a function or class; a new one in each process where there is no source."""
+    try:
+        source = inspect.getsource(definition)
+    except (OSError, TypeError):
+        return uuid4().hex[:12]
+    return sha256(source.encode()).hexdigest()[:12]
 
 
 def is_package(origin: str) -> bool:
@@ -113,7 +151,7 @@ def recorded() -> Iterator[dict[str, str]]:
     try:
         yield used
     finally:
-        _recorders.pop()
+        _recorders[:] = [other for other in _recorders if other is not used]
 
 
 def used_so_far() -> dict[str, str]:
@@ -138,10 +176,10 @@ def in_words(used: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class _Added(Generic[T]):
-    """A value that was registered, and where it is defined."""
+    """A value that was registered, where it is from (`origin_of`), and the name of its definition."""
 
     value: T
-    module: str
+    origin: str
     definition: str
 
 
@@ -224,7 +262,7 @@ class Registry(Mapping[str, T]):
         """Package and version that a name is from; empty for one that is built in."""
         if name in self.built_in or name not in self:
             return ""
-        return origin_of(self._added[name].module)
+        return self._added[name].origin
 
     def add(self, name: str, value: T, definition: Any) -> None:
         """Registers a value under a name.
@@ -237,17 +275,27 @@ class Registry(Mapping[str, T]):
         Raises:
             XlsrError: The name is taken.
         """
-        module = str(definition.__module__).replace("__mp_main__", "__main__")  # as processes import a script
-        new = _Added(value, module, f"{module}.{definition.__qualname__}")
+        self.check(name, definition)
+        origin = origin_of(definition)
+        if not is_package(origin) and _loader.current is not None:
+            origin = package_of(_loader.current) or origin
+        self._added[name] = _Added(value, origin, _full_name(definition))
+
+    def check(self, name: str, definition: Any) -> None:
+        """Raises what `add` would raise."""
+        full_name = _full_name(definition)
         if not _NAME.fullmatch(name):
             raise XlsrError(f"The name of a {self.kind} must be letters, digits, '-', '.' and '_', got '{name}'.")
         if name in self.built_in or name in self.reserved:
             raise XlsrError(
-                f"The {self.kind} '{name}' of {new.definition} has the name of the one built into hf-xlsr. Rename it."
+                f"The {self.kind} '{name}' of {full_name} has the name of the one built into hf-xlsr. Rename it."
             )
-        earlier = self._added.get(name, new)
-        if earlier.definition != new.definition:
+        earlier = self._added.get(name)
+        if earlier is not None and earlier.definition != full_name:
             raise XlsrError(
-                f"The {self.kind} '{name}' is registered by {earlier.definition} and by {new.definition}. Rename one."
+                f"The {self.kind} '{name}' is registered by {earlier.definition} and by {full_name}. Rename one."
             )
-        self._added[name] = new
+
+
+def _full_name(definition: Any) -> str:
+    return f"{_module_of(definition)}.{definition.__qualname__}"

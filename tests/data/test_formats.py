@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hf_xlsr.data.formats import parquet_child
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.data.formats.reading import READERS, read_rows, register_reader
 from hf_xlsr.utils.errors import XlsrError
 
 # Characters that break lines elsewhere (\x0b, \x85, U+2028) must not break ours.
@@ -218,3 +218,10 @@ def test_file_with_fewer_malformed_lines_is_served(tmp_path: Path, name: str) ->
     _, bad, good = MALFORMED[name]
     path = write(tmp_path, name, good * 700 + bad * 150 + good * 500 + bad * 149)
     assert len(list(read_rows(path, quarantine=Quarantine()))) == 1200
+
+
+def test_refused_reader_is_not_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(READERS, "_added", {})
+    with pytest.raises(XlsrError, match=r"'\.tsv'"):
+        register_reader("half", suffixes=[".tsv"])(lambda path: [])
+    assert "half" not in READERS

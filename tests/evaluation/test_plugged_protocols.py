@@ -32,6 +32,26 @@ class PowerOptions(Options):
     power: int | None = option(1, "exponent of the distances")
 
 
+@dataclass(frozen=True)
+class PlainOptions(Options):
+    plain: int = 3
+
+
+@dataclass(frozen=True)
+class OtherOptions(Options):
+    k: float | None = option(None, "a share; elsewhere a number of neighbours")
+
+
+@dataclass(frozen=True)
+class SwitchedOnOptions(Options):
+    signed: bool = option(True, "could not be switched off")
+
+
+@dataclass(frozen=True)
+class FileOptions(Options):
+    lists: tuple[str, ...] | None = option(None, "files", files=True)
+
+
 def register_gap(name: str = "gap", **declared: Any) -> Any:
     """A protocol of distances; more pairs with large ones are worse."""
 
@@ -133,6 +153,11 @@ class TakenOptions(Options):
         ({"name": "xsim-k3"}, "'xsim-k3'.*'xsim'"),
         ({"columns": ("txt",)}, "'txt'.*'text'"),
         ({"options": TakenOptions}, "'device'"),
+        ({"options": PlainOptions}, "'plain'"),
+        ({"options": OtherOptions}, "'k'"),
+        ({"options": SwitchedOnOptions}, "'signed'"),
+        ({"columns": ("source", "target", "score")}, "source and target"),
+        ({"headline": "spearman"}, "'spearman'.*'×100'"),
     ],
 )
 def test_declaration_is_refused(declared: dict[str, Any], part: str) -> None:
@@ -144,4 +169,39 @@ def test_reserved_options_are_those_of_the_command() -> None:
     from hf_xlsr.cli.evaluate import PROTOCOL_OPTIONS, EvaluateOptions
 
     own = {field.name for field in fields(EvaluateOptions)} - {spec.name for spec in PROTOCOL_OPTIONS}
-    assert own | set(FOR_ALL) == RESERVED_OPTIONS
+    assert own | set(FOR_ALL) | {"help", "list", "protocol_options"} == RESERVED_OPTIONS
+
+
+def test_a_file_is_in_the_key_without_its_folder() -> None:
+    @register_protocol("listed", headline="largest_gap", options=FileOptions)
+    def listed(encoder: Any, sources: Any, targets: Any, *, languages: Any, lists: Any = (), **encoding: Any) -> Any:
+        return {"largest_gap": 1, "pairs": len(sources)}
+
+    results = run("listed", Prompted({}), PAIRS, lists=("/data/one.tsv", "/data/two.tsv"))
+    assert "set-listed-listsone.tsv+two.tsv/en-de/test/largest_gap" in results.records
+
+
+def test_a_whole_number_as_headline_is_no_count() -> None:
+    @register_protocol("whole", headline="largest_gap")
+    def whole(encoder: Any, sources: Any, targets: Any, *, languages: Any, **encoding: Any) -> Any:
+        return {"largest_gap": 1, "pairs": len(sources)}
+
+    records = run("whole", Prompted({}), PAIRS).records
+    assert isinstance(records["set-whole/en-de/test/largest_gap"].value, float)
+
+
+@pytest.mark.parametrize("value", [float("nan"), "high", [[1.0]]])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    @register_protocol("wrong", headline="largest_gap")
+    def wrong(encoder: Any, sources: Any, targets: Any, *, languages: Any, **encoding: Any) -> Any:
+        return {"largest_gap": value}
+
+    with pytest.raises(XlsrError, match=r"'wrong'.*'largest_gap'"):
+        run("wrong", Prompted({}), PAIRS)
+
+
+def test_the_longest_name_in_a_key_counts() -> None:
+    register_gap()
+    register_gap("norm-gap", lower_is_better=False)
+    assert higher_is_better("set-norm-gap/en-de/test/unlikeness") is True
+    assert higher_is_better("set-gap/en-de/test/unlikeness") is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -12,7 +13,7 @@ import pytest
 
 from hf_xlsr.utils import plugins
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.plugins import Registry, recorded, used_so_far, with_plugins
+from hf_xlsr.utils.plugins import Registry, origin_of, recorded, used_so_far, with_plugins
 
 SHAPES = """
 import plugin_registry
@@ -141,3 +142,41 @@ def test_names_are_listed_without_being_used(install: Any, shapes: Registry[int]
     with recorded() as used:
         assert dict(shapes) == {"circle": 0, "square": 4}
     assert not used
+
+
+def test_the_package_is_that_of_the_nearest_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    class First(Dist):
+        name = "acme-first"
+
+    class Second(Dist):
+        name = "acme-second"
+
+    entries = [
+        EntryPoint("steps", "acme.first.steps", plugins.GROUP)._for(First()),
+        EntryPoint("steps", "acme.second.steps", plugins.GROUP)._for(Second()),
+    ]
+    monkeypatch.setattr(plugins, "_entry_points", lambda: tuple(entries))
+    monkeypatch.setattr(Triangle, "__module__", "acme.second.shapes")
+    assert origin_of(Triangle) == "acme-second 2.1"
+
+
+def test_code_without_a_package_is_told_apart_by_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origins = set()
+    for number in range(2):
+        (tmp_path / f"shape_{number}.py").write_text(f"def area(side): return side + {number}\n", "utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        area = importlib.import_module(f"shape_{number}").area
+        monkeypatch.setattr(area, "__module__", "__main__")
+        origins.add(origin_of(area))
+    assert len(origins) == 2
+
+
+def test_overlapping_records_keep_what_is_theirs(install: Any, shapes: Registry[int]) -> None:
+    install(my_shapes=SHAPES)
+    outer, inner = recorded(), recorded()
+    outer.__enter__()
+    used = inner.__enter__()
+    outer.__exit__(None, None, None)
+    shapes.find("shape", "square")
+    inner.__exit__(None, None, None)
+    assert used == {"shape square": "my-shapes 2.1"}

@@ -212,8 +212,8 @@ AnyStep = Step | ComparingStep
 
 
 def identity_of(step: AnyStep) -> str:
-    """What the verdicts of a step depend on: its options, and of a plug-in's step the package and version."""
+    """What the verdicts of a step depend on: options, and of a step of others package and version or code."""
     module = type(step).__module__
     if module.startswith(f"{PACKAGE}."):
         return repr(step)
-    return f"{step!r} of {origin_of(module)}"
+    return f"{step!r} of {origin_of(type(step))}"

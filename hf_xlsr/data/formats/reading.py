@@ -89,11 +89,16 @@ def register_reader(format: str, suffixes: Iterable[str] = ()) -> Callable[[Reco
         suffixes: Suffixes of its files, such as `.bitext`; without one, `--format` chooses it.
     """
 
+    suffixes = tuple(suffixes)
+
     def register(function: Records) -> Records:
-        READERS.add(format, reader_of_records(function), function)
         for suffix in suffixes:
             if not suffix.startswith("."):
                 raise XlsrError(f"The suffix of the format '{format}' must start with a full stop, got '{suffix}'.")
+            SUFFIXES.check(suffix.lower(), function)
+
+        READERS.add(format, reader_of_records(function), function)
+        for suffix in suffixes:
             SUFFIXES.add(suffix.lower(), format, function)
         return function
 
