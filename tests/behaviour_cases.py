@@ -200,6 +200,8 @@ def training_rows() -> dict[str, dict[str, Any]]:
     still = {**new, **NO_DROPOUT}
     both = {"encoders": {"en": "encoder", "fr": "encoder"}}
     adam = {"optim": "adamw_torch", "learning_rate": 5e-3}
+    queue_alone = {"in_batch_negatives": False, "mask_stale_keys": False, "mask_duplicates": False}
+    plain = {"warmup_steps": 0, "weight_decay": 0.0}
     cmlm = {"method": "cmlm", "data": {**pairs, "text": text}, "nli": nli, "tokenizer": tokenizer}
     task = {"texts": "single", "labels": ["calm", "red"]}
 
@@ -240,23 +242,24 @@ def training_rows() -> dict[str, dict[str, Any]]:
                 "dropout": 0.0,
                 "queue_size": 32,
                 "momentum": 0.9,
+                **queue_alone,
                 "in_batch_negatives": True,
                 "nli_dropout": 0.0,
             },
-            "training": {"nli_batch_size": 8},
+            "training": {"nli_batch_size": 8, "learning_rate": 5e-5, **plain},
         },
         "dual_momentum_dropout": {
             "method": "dual_momentum",
             "data": measured,
-            "model": {**both, "dropout": 0.1, "queue_size": 64},
-            "training": adam,
+            "model": {**both, **queue_alone, "dropout": 0.1, "queue_size": 64, "momentum": 0.999},
+            "training": {**adam, **plain},
         },
         "dual_momentum_adapters": {
             "method": "dual_momentum",
             "data": pairs,
-            "model": {**both, "queue_size": 32},
+            "model": {**both, **queue_alone, "queue_size": 32, "momentum": 0.999},
             "adapters": {"rank": 2},
-            "training": adam,
+            "training": {**adam, **plain},
         },
         "hictl": {
             "method": "hictl",

@@ -286,7 +286,7 @@ class SlowStep(cleaning.Step):
 if __name__ == "__main__":
     preparation.SHARD_ROWS = conversion.SHARD_ROWS = 10
     if sys.argv[3] == "cleaning":
-        cleaning.STEPS["slow"] = SlowStep
+        cleaning.register_step(SlowStep)
     steps = ["deduplicate", *(["slow"] if sys.argv[3] == "cleaning" else [])]
     options = {"evaluation_texts": ["one 7"], "cleaning": steps, "num_proc": 2}
     clean = clean_texts(parse_sources(sys.argv[1]), languages=["en"], **options)

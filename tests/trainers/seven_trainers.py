@@ -27,6 +27,8 @@ TINY = {
     "logging_steps": 1,
     "max_length": 24,
     "max_steps": 4,
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
     "per_device_train_batch_size": 8,
     "precision": "float32",
     "report_to": "none",

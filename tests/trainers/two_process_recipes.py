@@ -81,9 +81,11 @@ def recipes(folder: Path) -> dict[str, dict[str, Any]]:
                 "queue_size": 32,
                 "momentum": 0.9,
                 "in_batch_negatives": True,
+                "mask_stale_keys": False,
+                "mask_duplicates": False,
                 "nli_dropout": 0.0,
             },
-            "training": {"nli_batch_size": 8},
+            "training": {"nli_batch_size": 8, "warmup_steps": 0, "weight_decay": 0.0},
         },
         # Each process draws its own negative words, so the word level is left out.
         "HictlTrainer": {
